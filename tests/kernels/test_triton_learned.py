@@ -15,8 +15,13 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install trito
 
 HAS_GPU = torch.cuda.is_available()
 import tiny  # noqa: E402
+from cutaway.core.layout import FULL, Window  # noqa: E402
+from cutaway.core.step import ShapePlan  # noqa: E402
 from cutaway.kernels import dispatch  # noqa: E402
 from cutaway.kernels import likelihood as kernels_likelihood  # noqa: E402
+from cutaway.kernels.attention import plain as plain_attention  # noqa: E402
+from cutaway.kernels.attention import trainable_attention  # noqa: E402
+from cutaway.kernels.attention import triton_learned as learned_attention  # noqa: E402
 from cutaway.kernels.gate import plain as plain_gate  # noqa: E402
 from cutaway.kernels.gate import triton_learned as learned_gate  # noqa: E402
 from cutaway.kernels.heads import triton_learned as learned_heads  # noqa: E402
@@ -234,6 +239,61 @@ def test_scores_of_logits_and_what_they_pull(
     pulled = triton_likelihood.of_logits(logits, targets, sums, *pulls, temperature)
     (of_truth,) = torch.autograd.grad(wanted, truth, [each.double().cpu() for each in pulls])
     assert pulled.dtype == dtype and error(pulled, of_truth) < max(ROUNDING[dtype], 2e-5)
+
+
+ATTENDED = [((5, 5, 5), None), ((1,), None), ((7, 70, 2, 33, 64), None)]
+ATTENDED += [((70, 70), 6), ((7, 130, 2), 40), ((3, 9), 100)]
+
+
+@pytest.mark.parametrize(
+    "heads, groups, size, by_block",
+    [(3, 1, 16, True), (4, 2, 24, False), (2, 2, 64, False), (2, 1, 64, True), (1, 1, 128, True)],
+)
+@pytest.mark.parametrize("lengths, width", ATTENDED, ids=str)
+def test_attention_within_sequences_and_its_gradients(
+    lengths: tuple[int, ...],
+    width: int | None,
+    heads: int,
+    groups: int,
+    size: int,
+    by_block: bool,
+    monkeypatch,
+) -> None:
+    """Small tiles, so that a sequence has several, and heads that lie in rows with others."""
+    monkeypatch.setattr(learned_attention, "_has_copier", lambda device: by_block)
+    for name in ("FORWARD", "QUERIES", "KEYS"):
+        monkeypatch.setattr(learned_attention, name, (learned_attention.Tiles(32, 16, 4, 1),) * 2)
+    monkeypatch.setattr(dispatch, "LEARNS_ON", frozenset({DEVICE}))
+    joined = drawn(sum(lengths), heads + 2 * groups, size, dtype=HALF).requires_grad_()
+    plan = ShapePlan(lengths, lengths)
+    extent = FULL if width is None else Window(width)
+    weight = drawn(sum(lengths), heads, size, seed=1, dtype=HALF)
+
+    def pulled(form, rows: Tensor) -> list[Tensor]:
+        sides = rows.split((heads, groups, groups), dim=1)
+        mixed = form(*sides, plan=plan, softmax_scale=0.3, extent=extent)
+        return [mixed, *torch.autograd.grad(mixed, rows, weight.to(mixed))]
+
+    ours, again = (pulled(trainable_attention, joined) for _ in range(2))
+    truth = pulled(plain_attention.attention, *exact(joined))
+    for one, other, wanted in zip(ours, again, truth, strict=True):
+        assert error(one, wanted) < 2 * ROUNDING[HALF]
+        assert torch.equal(one, other), "the same bits each time"
+
+
+def test_a_sequence_attends_and_pulls_the_same_in_any_company(monkeypatch) -> None:
+    monkeypatch.setattr(dispatch, "LEARNS_ON", frozenset({DEVICE}))
+    heads = [drawn(90, n, 16, seed=n, dtype=HALF) for n in (4, 2, 3)]
+    heads[2] = heads[2][:, :2]
+    weight = drawn(90, 4, 16, seed=9, dtype=HALF)
+    found: list[list[Tensor]] = []
+    for lengths, own in (((20, 60, 10), slice(20, 80)), ((60,), slice(0, 60))):
+        rows = slice(0, 90) if len(lengths) > 1 else slice(20, 80)
+        leaves = learned(*(each[rows] for each in heads))
+        mixed = trainable_attention(*leaves, plan=ShapePlan(lengths, lengths), softmax_scale=0.3)
+        grads = torch.autograd.grad(mixed, leaves, weight[rows])
+        found.append([each[own] for each in (mixed, *grads)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def whole_gradients(dtype: torch.dtype | None, device: str) -> Tensor:

@@ -1,9 +1,8 @@
 """Attention within the sequences of a step in fused forms, for training.
 
 Equal to plain.attention to rounding, forward and backward, and no loop over sequences: a native
-kernel on a CPU, torch's varlen attention on a GPU in 16 bits, else torch's over sequences of like
-length side by side. A cap, sinks, float64 and
-windows that keep first tokens go the plain way.
+kernel on a CPU, Triton's on a GPU in 16 bits, else torch's over sequences of like length side by
+side. A cap, sinks, float64 and windows that keep first tokens go the plain way.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from torch.nn import functional
 
 from cutaway.core.layout import FULL, Extent, Window
 from cutaway.core.step import ShapePlan
-from cutaway.kernels import native
+from cutaway.kernels import dispatch, native
 from cutaway.kernels.attention import plain
 
 _LONGEST_NATIVE = 1024  # tokens: 0.3 to 0.7 of torch's time up to there, and 1.1 of it at 2,048
+_MOST_IN_TRITON = 128  # entries of a head: tiles of larger ones do not lie in a core's memory
 _LEAST_FILL = 0.75  # of a group's rows that are no padding
 
 
@@ -53,19 +53,65 @@ def trainable_attention(
             cap=cap,
             sinks=sinks,
         )
-    is_half = query_THC.dtype in (torch.bfloat16, torch.float16)
-    # Rows of one length are a batch, in which groups of heads share keys without copies of them.
-    are_alike = len(set(plan.query_lengths)) == 1
-    is_alike = query_THC.shape[-1] == value_TGC.shape[-1]  # those of latent attention are not
-    is_taken = query_THC.is_cuda and is_half and is_alike
-    form = _varlen if is_taken and not are_alike else _side_by_side
     width = extent.width if isinstance(extent, Window) else None
+    if _takes(query_THC, key_TGC, value_TGC):
+        given = (plan.query_lengths, softmax_scale, width)
+        return cast(Tensor, _Learned.apply(query_THC, key_TGC, value_TGC, *given))
     heads = native.OwnHeads(query_THC, key_TGC, value_TGC)
     longest = max(plan.query_lengths)
     sees_all = longest <= _LONGEST_NATIVE and (width is None or width >= longest)
     if sees_all and native.takes_heads(heads):
         return cast(Tensor, _Native.apply(*heads, plan.query_lengths, softmax_scale))
-    return form(query_THC, key_TGC, value_TGC, plan.query_lengths, softmax_scale, width)
+    return _side_by_side(query_THC, key_TGC, value_TGC, plan.query_lengths, softmax_scale, width)
+
+
+def _takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the kernels in Triton do; entries of latent attention's keys are more than values'.
+
+    In float32 torch's are no slower, and exact.
+    """
+    size = query.shape[-1]
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if not is_half or size != value.shape[-1] or size > _MOST_IN_TRITON:
+        return False
+    return dispatch.uses_triton(query, key, value) or dispatch.learns_in_triton(query, key, value)
+
+
+class _Learned(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Sequence[int],
+        scale: float,
+        width: int | None,
+    ) -> Tensor:
+        from cutaway.kernels.attention import triton_learned
+
+        made = triton_learned.attend(query, key, value, lengths, scale=scale, width=width)
+        ctx.save_for_backward(query, key, value, *made)
+        ctx.given = (lengths, scale, width)
+        return made.mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        from cutaway.kernels.attention import triton_learned
+
+        query, key, value, *rest = ctx.saved_tensors
+        lengths, scale, width = ctx.given
+        found = triton_learned.gradients(
+            *(query, key, value, lengths),
+            made=triton_learned.Made(*rest),
+            pull=grads[0],
+            scale=scale,
+            width=width,
+        )
+        return *found, None, None, None
 
 
 class _Native(Function):
@@ -89,37 +135,6 @@ class _Native(Function):
         grad = grads[0].contiguous()
         found = native.own_attention_gradients(heads, ctx.lengths, ctx.scale, tuple(made), grad)
         return *found, None, None
-
-
-def _varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Sequence[int],
-    scale: float,
-    width: int | None,
-) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=query.device)
-    longest = max(lengths)
-    # torch 2.11 wants a key head for each query head.
-    key, value = (
-        each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value)
-    )
-    mixed = varlen_attn(
-        query,
-        key,
-        value,
-        starts,
-        starts,
-        longest,
-        longest,
-        scale=scale,
-        window_size=(-1 if width is None else width - 1, 0),
-    )
-    assert isinstance(mixed, Tensor), "nothing beside it was asked for"
-    return mixed
 
 
 def _side_by_side(
