@@ -8,14 +8,14 @@
 
 Random weights and tokens, AdamW, products in bfloat16, one micro-batch an update; the mean of some
 updates after four to warm up. Captured, forward and backward are replayed, as a stage does with
-deterministic operations beside; eager, each kernel is launched; compiled, blocks are. transformers'
-model is compiled as a whole and runs under autocast, with torch's fused AdamW and a clip, as its
-users have it. With lora a pair of rank 4 beside every matrix is trained alone, recomputed keeps
-each block's input alone, muon moves matrices inside blocks. nanochat and torchtune are their own
-models and updates (peers/train_nanochat.py, peers/train_torchtune.py), from folders of their
-repositories. GiB is what torch has of the device, a graph's own memory with it; a share of the
-peak counts the operations of all weights of this shape. key=value are fields of the shape, as in
-hidden_size=1024 num_hidden_layers=24.
+`deterministic = false`; as it does by default the row is captured+deterministic. Eager, each kernel
+is launched; compiled, blocks are. transformers' model is compiled as a whole and runs under
+autocast, with torch's fused AdamW and a clip, as its users have it. With lora a pair of rank 4
+beside every matrix is trained alone, recomputed keeps each block's input alone, muon moves matrices
+inside blocks. nanochat and torchtune are their own models and updates (peers/train_nanochat.py,
+peers/train_torchtune.py), from folders of their repositories. GiB is what torch has of the device,
+a graph's own memory with it; a share of the peak counts the operations of all weights of this
+shape. key=value are fields of the shape, as in hidden_size=1024 num_hidden_layers=24.
 """
 
 from __future__ import annotations

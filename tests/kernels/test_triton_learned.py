@@ -274,7 +274,8 @@ def test_attention_within_sequences_and_its_gradients(
         mixed = form(*sides, plan=plan, softmax_scale=0.3, extent=extent)
         return [mixed, *torch.autograd.grad(mixed, rows, weight.to(mixed))]
 
-    ours, again = (pulled(trainable_attention, joined) for _ in range(2))
+    with deterministic():
+        ours, again = (pulled(trainable_attention, joined) for _ in range(2))
     truth = pulled(plain_attention.attention, *exact(joined))
     for one, other, wanted in zip(ours, again, truth, strict=True):
         assert error(one, wanted) < 2 * ROUNDING[HALF]
@@ -287,6 +288,7 @@ def test_a_sequence_attends_and_pulls_the_same_in_any_company(monkeypatch) -> No
     heads[2] = heads[2][:, :2]
     weight = drawn(90, 4, 16, seed=9, dtype=HALF)
     found: list[list[Tensor]] = []
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     for lengths, own in (((20, 60, 10), slice(20, 80)), ((60,), slice(0, 60))):
         rows = slice(0, 90) if len(lengths) > 1 else slice(20, 80)
         leaves = learned(*(each[rows] for each in heads))

@@ -58,6 +58,9 @@ class StageSettings:
     )
     seed: int = option(0, help="of weights and order", least=0)
     device: str = option("auto", help="auto, cpu, cuda or cuda:N", changes_run=False)
+    deterministic: bool = option(
+        True, help="operations whose bits repeat; without, a GPU may use quicker ones"
+    )
     precision: str = option("auto", help="of products", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, help="compile blocks")
     shard: bool = option(
@@ -195,7 +198,7 @@ class TrainingStage(Generic[Batch]):
             )
             began = perf_counter()
 
-        with deterministic():
+        with deterministic() if settings.deterministic else nullcontext():
             run(
                 self.feed,
                 self.objective,

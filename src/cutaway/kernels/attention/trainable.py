@@ -54,9 +54,9 @@ def trainable_attention(
             sinks=sinks,
         )
     width = extent.width if isinstance(extent, Window) else None
-    if _takes(query_THC, key_TGC, value_TGC):
+    if _takes(query_THC, key_TGC, value_TGC, plan.query_lengths):
         given = (plan.query_lengths, softmax_scale, width)
-        return cast(Tensor, _Learned.apply(query_THC, key_TGC, value_TGC, *given))
+        return cast(Tensor, _AttentionInTriton.apply(query_THC, key_TGC, value_TGC, *given))
     heads = native.OwnHeads(query_THC, key_TGC, value_TGC)
     longest = max(plan.query_lengths)
     sees_all = longest <= _LONGEST_NATIVE and (width is None or width >= longest)
@@ -65,11 +65,14 @@ def trainable_attention(
     return _side_by_side(query_THC, key_TGC, value_TGC, plan.query_lengths, softmax_scale, width)
 
 
-def _takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def _takes(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int]) -> bool:
     """Whether the kernels in Triton do; entries of latent attention's keys are more than values'.
 
-    In float32 torch's are no slower, and exact.
+    In float32 torch's are no slower, and exact. Over equal lengths cuDNN's are quicker in 16 bits,
+    whose bits need not repeat.
     """
+    if not torch.are_deterministic_algorithms_enabled() and len(set(lengths)) == 1:
+        return False
     size = query.shape[-1]
     is_half = query.dtype in (torch.bfloat16, torch.float16)
     if not is_half or size != value.shape[-1] or size > _MOST_IN_TRITON:
@@ -77,7 +80,7 @@ def _takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
     return dispatch.uses_triton(query, key, value) or dispatch.learns_in_triton(query, key, value)
 
 
-class _Learned(Function):
+class _AttentionInTriton(Function):
     @staticmethod
     def forward(
         ctx: Any,

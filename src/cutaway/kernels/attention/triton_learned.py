@@ -195,9 +195,12 @@ def _streamed(
 ):  # fmt: skip
     """Rows of a head that a turn takes. Copied by the card, those behind the last are others'."""
     if BY_BLOCK:
-        return source.load([start + first, head * SIZE])
-    base = source + start.to(tl.int64) * stride + head * head_stride
-    return _tile(base, first + tl.arange(0, INNER), length, stride, IS_EDGE, SIZE, BLOCK)
+        tile = source.load([start + first, head * SIZE])
+    else:
+        base = source + start.to(tl.int64) * stride + head * head_stride
+        token = first + tl.arange(0, INNER)
+        tile = _tile(base, token, length, stride, IS_EDGE, SIZE, BLOCK)
+    return tile
 
 
 @triton.jit
