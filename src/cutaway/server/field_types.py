@@ -79,6 +79,10 @@ class Limited(_Checked):
         """The range as a JSON schema, null allowed."""
         return nullable(range_schema(LIMITS[self.name]))
 
+    def describe(self) -> str:
+        """What it may be, in words."""
+        return LIMITS[self.name].describe()
+
 
 # What says how a token is drawn, in every API that draws.
 _DRAW_FIELDS: dict[str, Any] = {

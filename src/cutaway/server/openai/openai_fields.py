@@ -88,6 +88,10 @@ class MostTokens(Limited):
         """The range as a JSON schema, -1 and null allowed."""
         return {**super().schema, "minimum": NO_LIMIT}
 
+    def describe(self) -> str:
+        """What it may be, in words."""
+        return f"{super().describe()}; {NO_LIMIT} is as many as there is room for"
+
 
 class StreamOptions(Body):
     """What a stream holds beside the answer.
