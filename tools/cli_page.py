@@ -20,7 +20,6 @@ from cutaway.cli.commands import application
 from cutaway.cli.help_examples import EXAMPLES
 from cutaway.cli.settings.setting_keys import CHAT, KEYS
 from cutaway.cli.terminal.exits import EXIT_CODES
-from cutaway.core.limits import LIMITS
 from cutaway.server import constraints, reasoning, tools
 from cutaway.server.anthropic.messages import CountBody, MessagesBody
 from cutaway.server.anthropic.messages_fields import OBJECTS as MESSAGES_OBJECTS
@@ -135,14 +134,23 @@ def stage_settings() -> Iterator[str]:
 
 
 def _of_stage(settings: Iterable[Field[Any]]) -> Iterator[str]:
-    yield from ("| setting | what | default |", "|---|---|---|")
+    yield from ("| setting | what | default | may change |", "|---|---|---|---|")
     for each in settings:
         told = each.metadata
-        allowed = "; " + ", ".join(told["choices"]) if told["choices"] else ""
+        allowed = _allowed(told["choices"], told["least"], told["most"])
+        may_change = "" if told["changes_run"] else "yes"
         default = "it must be given"
         if each.default is not MISSING:
             default = "" if each.default is None else f"`{json.dumps(plain(each.default))}`"
-        yield f"| `{each.name}` | {_cell(told['help'] + allowed)} | {default} |"
+        yield f"| `{each.name}` | {_cell(told['help'] + allowed)} | {default} | {may_change} |"
+
+
+def _allowed(choices: tuple[str, ...], least: float | None, most: float | None) -> str:
+    if choices:
+        return "; " + ", ".join(choices)
+    if least is None:
+        return "" if most is None else f"; at most {most:g}"
+    return f"; at least {least:g}" if most is None else f"; from {least:g} to {most:g}"
 
 
 def _is_same(one: Field[Any], other: Field[Any] | None) -> bool:
@@ -240,7 +248,7 @@ def _may_be(body: type[Body], name: str) -> str:
         return f"refused. {refused.advice}{but}"
     needed = "; needed" if body.model_fields[name].is_required() else ""
     if limited is not None:
-        return LIMITS[limited.name].describe() + needed
+        return limited.describe() + needed
     content = describe_route(body)["openapi_extra"]["requestBody"]["content"]
     schema = content["application/json"]["schema"]["properties"][name]
     return _shape(schema) + needed
