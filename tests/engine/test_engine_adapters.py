@@ -228,7 +228,7 @@ def test_faults_are_named(files: Path, tmp_path: Path) -> None:
     other.mkdir()
     (other / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 32, "head_dim": 8}))
     config = EngineConfig(device="cpu", dtype="float32", lora=(f"first={files / 'first'}",))
-    with pytest.raises(ModelFormatError, match=r"matrix of shape .*; the model's has .*tiny"):
+    with pytest.raises(ModelFormatError, match=r"pairs of shapes .*; the model's .*tiny"):
         load_model(find(f"random:{other / 'config.json'}"), config)
     with pytest.raises(ConfigError, match="must be NAME=FOLDER"):
         load_model(

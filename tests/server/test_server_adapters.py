@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import tiny
+from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.models.parts.reading import read_config
 from cutaway.server.entry.auth import Keys
@@ -142,6 +144,26 @@ def test_a_process_that_is_started_again_has_the_same_adapters(
             await until(lambda: service._restarts == 1 and service.state == "ready")
             assert [each.name for each in service.model.adapters] == ["law"]
             assert await token_ids(service, replace(asked, request_id="two")) == first
+
+    asyncio.run(body())
+
+
+def test_a_model_comes_back_without_an_adapter_that_is_gone(adapter: Path, tmp_path: Path) -> None:
+    """A folder that was deleted after a load once kept every later start from its end."""
+    own = tmp_path / "own"
+    shutil.copytree(adapter, own)
+
+    async def body() -> None:
+        async with running(make_model(tmp_path / "model")) as service:
+            await service.adapt("kept", str(adapter))
+            await service.adapt("gone", str(own))
+            shutil.rmtree(own)
+            assert service.pid is not None
+            os.kill(service.pid, signal.SIGKILL)
+            await until(lambda: service.state == "ready" and service._restarts > 0)
+            assert [each.name for each in service.model.adapters] == ["kept"]
+            with pytest.raises(ConfigError, match="none of them ="):
+                await service.adapt("a=b", str(adapter))
 
     asyncio.run(body())
 

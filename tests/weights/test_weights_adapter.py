@@ -24,6 +24,7 @@ from cutaway.weights.adapter import (
     places,
     put_on,
     read_adapter,
+    read_pairs,
     switch_off,
     take_off,
     write_adapter,
@@ -174,6 +175,11 @@ def test_a_folder_that_was_written_by_hand(
         ({"use_dora": True}, "use_dora: is true; only plain LoRA is read"),
         ({"bias": "all"}, 'bias: is "all"; only plain LoRA is read'),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save: is"),
+        ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens: is"),
+        ({"use_qalora": True}, "use_qalora: is true; only plain LoRA is read"),
+        ({"layer_replication": [[0, 1], [0, 1]]}, "layer_replication: is"),
+        ({"target_parameters": ["x"]}, "target_parameters: is"),
+        ({"task_type": "SEQ_CLS"}, 'task_type: is "SEQ_CLS"; only plain LoRA is read'),
         ({"lora_alpha": "8"}, 'lora_alpha: is "8"; it must be a number of at most 1000000'),
         ({"lora_alpha": True}, "lora_alpha: is true; it must be a number"),
         ({"lora_alpha": math.nan}, "lora_alpha: is nan; it must be a number"),
@@ -192,11 +198,48 @@ def test_what_is_not_plain_lora_is_refused(
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     write_by_hand(tmp_path)
     architecture, model = tiny.random_model(tiny.config(intermediate_size=64), dtype=torch.float32)
-    with pytest.raises(ModelFormatError, match=r"down_proj: is for a matrix of shape \(48, 96\)"):
+    said = r"down_proj: has pairs of shapes \(48, 3\) and \(3, 96\); the model's matrix has"
+    with pytest.raises(ModelFormatError, match=said):
         read_adapter(tmp_path, model, architecture.targets("hf"))
     architecture, model = tiny.random_model(tiny.config(num_hidden_layers=1), dtype=torch.float32)
     with pytest.raises(ModelFormatError, match="is for no linear map"):
         read_adapter(tmp_path, model, architecture.targets("hf"))
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "said"),
+    [
+        ((0, 48), (48, 0), "has rank 0; it must be from 1 to 4096"),
+        ((4097, 48), (48, 4097), "has rank 4097; it must be from 1 to 4096"),
+        ((), (48, 3), r"has pairs of shapes \(48, 3\) and \(\)"),
+        ((3, 48, 1), (48, 3), r"has pairs of shapes \(48, 3\) and \(3, 48, 1\)"),
+        ((3, 48), (48,), r"has pairs of shapes \(48,\) and \(3, 48\)"),
+    ],
+    ids=str,
+)
+def test_pairs_of_odd_shapes_are_named(
+    down: tuple[int, ...], up: tuple[int, ...], said: str, tmp_path: Path
+) -> None:
+    """A rank above what native kernels keep once broke every answer, the model's own too."""
+    tensors = write_by_hand(tmp_path)
+    front = "base_model.model.model.layers.1.self_attn.q_proj"
+    for name, shape in (("lora_A", down), ("lora_B", up)):
+        tensors[f"{front}.{name}.weight"] = torch.zeros(shape)
+    write_safetensors(tmp_path / "adapter_model.safetensors", tensors)
+    architecture, model = made()
+    with pytest.raises(ModelFormatError, match=said):
+        read_pairs(tmp_path, model, architecture.targets("hf"))
+
+
+@pytest.mark.parametrize("name", ["lora_A", "lora_B"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_pairs_that_are_no_numbers_are_refused(name: str, value: float, tmp_path: Path) -> None:
+    tensors = write_by_hand(tmp_path)
+    tensors[f"base_model.model.model.layers.1.self_attn.q_proj.{name}.weight"][0, 0] = value
+    write_safetensors(tmp_path / "adapter_model.safetensors", tensors)
+    architecture, model = made()
+    with pytest.raises(ModelFormatError, match="has entries that are no numbers"):
+        read_pairs(tmp_path, model, architecture.targets("hf"))
 
 
 # T46: an adapter on one of two tied matrices. Heads and embeddings have none.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -15,6 +15,7 @@ from cutaway.cli.settings.setting_keys import ENGINE, FLEET, MODEL, TRAFFIC
 from cutaway.cli.terminal.progress import download_bar
 from cutaway.cli.terminal.terminal import note
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import quote
 
 if TYPE_CHECKING:
     from cutaway.server.entry.auth import Keys
@@ -229,6 +230,14 @@ def keys_of(server: ServerConfig, file: Path | None, *, allow_unauthenticated: b
     return Keys()
 
 
+def _check_adapter_names(model: str, lora: Sequence[str]) -> None:
+    """Raise ConfigError for an adapter that would have the name of the model itself."""
+    if model in (each.partition("=")[0] for each in lora):
+        raise ConfigError(
+            f"lora names an adapter {quote(model)}, which is the model itself; take another name."
+        )
+
+
 def serve_model(
     given: dict[str, object],
     file: Path | None,
@@ -282,6 +291,7 @@ def serve_model(
             keys.salt(salt_secret_of(open_folder(Path(str(settings.engine["disk_cache"])))))
         service = service_of(settings, server, tell=log.of_engine, fleet=fleet, linker=linker)
         context = Context.of(found, service, server, name=served_name)
+        _check_adapter_names(context.name, cast("Sequence[str]", settings.engine["lora"]))
         context.store, context.runs = kept, runs
         context.max_silent_seconds = settings.process.silent_seconds
         context.spans = None if otlp_endpoint is None else spans_to(otlp_endpoint, context.name)

@@ -90,10 +90,11 @@ class Adapters:
         Raises: ConfigError for a name that is taken or impossible; ModelFormatError naming file,
         field and what the model has. Nothing is changed then.
         """
-        if not name or name == OFF or len(name) > 200 or not name.isprintable():
+        is_bad = not name or name == OFF or len(name) > 200 or not name.isprintable()
+        if is_bad or "=" in name:  # that ends a name where both are written as one
             raise ConfigError(
-                f"lora names an adapter {quote(name)}; a name has 1 to 200 printable characters "
-                f"and is not {quote(OFF)}."
+                f"lora names an adapter {quote(name)}; a name has 1 to 200 printable characters, "
+                f"none of them =, and is not {quote(OFF)}."
             )
         if name in self._by_name:
             raise ConfigError(f"lora {quote(name)} is loaded already; unload it first.")

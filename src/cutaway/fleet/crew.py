@@ -183,13 +183,14 @@ class Crew:
             ready = [each for each in self._members.values() if each.has_joined]
             if not ready:
                 raise EngineClosedError("no engine is ready. Try again in a few seconds.")
+            before = {each.name: each.path for each in ready[0].service.model.adapters}
             try:
                 for member in ready:
                     await member.service.adapt(name, path)
                     done.append(member)
             except CutawayError:
-                for member in done if path is not None else ():
-                    await member.service.adapt(name, None)
+                for member in done:
+                    await member.service.adapt(name, None if path is not None else before[name])
                 raise
             adapters = ready[0].service.model.adapters
             self.card = replace(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 from cutaway.core.errors import CutawayError, EngineClosedError
 from cutaway.engine.config import EngineConfig
@@ -266,8 +267,19 @@ class ProcessService(MessageService):
             except (CutawayError, OSError) as error:
                 self._become("failed")
                 self._tell(f"the engine could not be started again: {error}")
+                self._leave_out_adapters(str(error))
             pause = min(self._config.restart_seconds, max(0.5, 2 * pause))
         return None
+
+    def _leave_out_adapters(self, fault: str) -> None:
+        """Start without an adapter whose files are at fault: the model is worth more than it."""
+        lora = cast("Sequence[str]", self._load.settings.get("lora") or ())
+        lost = [each for each in lora if each.partition("=")[2] and each.partition("=")[2] in fault]
+        if lost:
+            kept = tuple(each for each in lora if each not in lost)
+            self._load.settings["lora"] = kept or ("off",)
+            names = ", ".join(each.partition("=")[0] for each in lost)
+            self._tell(f"the next start leaves out {names}, loaded by a route or --lora")
 
     def _give_up(self) -> None:
         tries = f"{self._num_fruitless} starts in a row came to nothing"

@@ -27,6 +27,7 @@ from cutaway.weights.load import in_own_order, in_stored_order
 
 MAX_CONFIG_BYTES = 1024 * 1024
 MAX_ALPHA = 1_000_000
+MOST_RANK = 4096  # what the native kernels keep of a token between both matrices
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _FRONT = "base_model.model."  # what peft puts before a module's own name
 _SEGMENT, _KEPT = ".segments.", ".weight"
@@ -39,6 +40,11 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "lora_bias": (False, None),
     "modules_to_save": (None, []),
     "alpha_pattern": ({}, None),
+    "alora_invocation_tokens": (None,),
+    "use_qalora": (False, None),
+    "layer_replication": (None,),
+    "target_parameters": (None, []),
+    "task_type": ("CAUSAL_LM", None),
 }
 
 
@@ -255,7 +261,7 @@ def read_pairs(
         is_exact = math.frexp(scale)[0] == 0.5 and down.dtype == up.dtype
         dtype = down.dtype if is_exact and down.dtype in _FLOATS else torch.float32
         pair = LowRankPair(down.to(device, dtype), (up.to(dtype) * scale).to(device))
-        if not pair.up.isfinite().all():
+        if not (pair.down.isfinite().all() and pair.up.isfinite().all()):
             raise ModelFormatError(
                 f"has entries that are no numbers, or too large for its scale {scale}.",
                 file=str(folder / TENSORS),
@@ -279,14 +285,22 @@ def _read(
         place = by_module[module]
         linear, _, segment = place.path.partition(_SEGMENT)
         map_ = cast(Linear, transformer.get_submodule(linear))
-        shape, found = (map_.rows[int(segment)], map_.in_features), (up.shape[0], down.shape[-1])
-        if down.dim() != 2 or up.dim() != 2 or found != shape or down.shape[0] != up.shape[1]:
+        rows, columns = map_.rows[int(segment)], map_.in_features
+        rank = len(down) if down.dim() == 2 else 0
+        if (tuple(up.shape), tuple(down.shape)) != ((rows, rank), (rank, columns)):
             raise ModelFormatError(
-                f"is for a matrix of shape {found}; the model's has {shape}.{_base_of(config)}",
+                f"has pairs of shapes {tuple(up.shape)} and {tuple(down.shape)}; the model's "
+                f"matrix has {(rows, columns)}, so they must be {rows} by a rank and that by "
+                f"{columns}.{_base_of(config)}",
                 file=str(folder / TENSORS),
                 field=module,
             )
-        rank = len(down)
+        if not 1 <= rank <= MOST_RANK:
+            raise ModelFormatError(
+                f"has rank {rank}; it must be from 1 to {MOST_RANK}.",
+                file=str(folder / TENSORS),
+                field=module,
+            )
         up = up if place.pairs is None else in_own_order(up, place.pairs)
         yield place, down, up, alpha / (math.sqrt(rank) if is_rooted else rank)
 
