@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import httpx2
 import pytest
 from server_app import client, serving
 
-from cutaway.host.run_record import FILE, Record, read_record
+from cutaway.host.run_record import FILE, Record, read_last, read_record
+from cutaway.server.looks import run_routes
 
 PATH = "/cutaway/v1/runs"
 
@@ -132,3 +135,91 @@ def test_no_folder_is_no_run_and_a_bad_start_is_refused(folder: Path, tmp_path: 
         assert refused.json()["error"]["message"].startswith('start is "-1"; it must be the end')
 
     with_runs(folder, tmp_path / "none", body)
+
+
+def test_odd_names_and_texts_take_no_other_run_away(folder: Path, tmp_path: Path) -> None:
+    begin(tmp_path, "whole").add(row(0))
+    begin(tmp_path, os.fsdecode(b"caf\xe9")).add(row(1))
+    (begin(tmp_path, "half").path).write_text('{"update": 0, "samples": ["\\ud800"]}\n')
+
+    async def body(http: httpx2.AsyncClient) -> None:
+        told = {each["name"]: each for each in (await http.get(PATH)).json()["runs"]}
+        assert told.keys() == {"whole", "caf\ufffd", "half"}
+        assert told["half"]["last"]["samples"] == ["\ufffd"]
+        assert (await http.get(f"{PATH}/caf\ufffd")).json()["rows"] == [row(1)]
+
+    with_runs(folder, tmp_path, body)
+
+
+def test_a_run_that_goes_away_or_may_not_be_read_hides_no_other(
+    folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    for name in ("whole", "gone"):
+        begin(tmp_path, name).add(row(0))
+    written = run_routes._written
+
+    def refuse(run: Path) -> float:
+        if run.name == "gone":
+            raise PermissionError(13, "Permission denied")
+        return written(run)
+
+    monkeypatch.setattr(run_routes, "_written", refuse)
+
+    async def body(http: httpx2.AsyncClient) -> None:
+        assert [each["name"] for each in (await http.get(PATH)).json()["runs"]] == ["whole"]
+
+    with_runs(folder, tmp_path, body)
+
+
+def test_a_bad_line_in_the_middle_is_a_fault_of_its_run(folder: Path, tmp_path: Path) -> None:
+    begin(tmp_path, "bad").path.write_text('{"update": 0}\nno\n{"update": 2}\n')
+
+    async def body(http: httpx2.AsyncClient) -> None:
+        told = await http.get(f"{PATH}/bad")
+        assert told.status_code == 200
+        assert told.json()["fault"] == f"bad/{FILE}, line 2 is no update of a run."
+        later = (await http.get(f"{PATH}/bad", params={"start": "14"})).json()
+        assert later["fault"] == f"bad/{FILE}, line 1 behind byte 14 is no update of a run."
+
+    with_runs(folder, tmp_path, body)
+
+
+def test_a_last_line_of_any_length_is_read(tmp_path: Path) -> None:
+    record = begin(tmp_path, "long")
+    record.add(row(0))
+    long = {**row(1), "samples": ["x" * 5_000_000]}
+    record.add(long)
+    assert read_last(record.path) == long
+
+
+def test_more_runs_than_are_listed_can_be_followed(
+    folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(run_routes, "MOST_RUNS", 1)
+    for name in ("first", "second"):
+        begin(tmp_path, name).add(row(0))
+
+    async def body(http: httpx2.AsyncClient) -> None:
+        told = (await http.get(PATH)).json()
+        assert len(told["runs"]) == 1 and told["left_out"] == 1
+        for name in ("first", "second"):
+            assert (await http.get(f"{PATH}/{name}")).json()["rows"] == [row(0)]
+
+    with_runs(folder, tmp_path, body)
+
+
+def test_a_full_disk_leaves_no_half_line_and_is_named(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    record = begin(tmp_path, "full")
+    record.add(row(0))
+    before = record.path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match=FILE):
+            record.add(row(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert record.path.read_bytes() == before

@@ -98,3 +98,12 @@ it("a number that this page does not know keeps its name", () => {
   expect(meaningOf("entropy_of_answers").title).toBe("entropy of answers");
   expect(meaningOf("bits_per_byte").says).toContain("8 is blind");
 });
+
+describe("odd records", () => {
+  it("have no two marks that are one, and rows without figures", () => {
+    const marks = ticksOf(extentOf([0.9999999999999999, 1, 1.0000000000000002]), 3);
+    expect(new Set(marks).size).toBe(marks.length);
+    expect(marks.length).toBeGreaterThan(1);
+    expect(against([{ update: 0 } as unknown as Update], "a", "b")).toEqual([]);
+  });
+});

@@ -7,7 +7,7 @@ export interface Update {
   norm: number | null;
   rate: number;
   seconds: number;
-  figures: Record<string, number | null>;
+  figures?: Record<string, number | null>;
   norms: Record<string, number | null>;
   measured: Record<string, number | null>;
   samples?: [string, string][]; // prompts and what the model wrote behind them
@@ -77,7 +77,7 @@ export function samplesOf(rows: readonly Update[]): { update: number; samples: [
 /** One figure against another, update by update, where both are told. */
 export function against(rows: readonly Update[], x: string, y: string): Point[] {
   return rows.flatMap(({ figures }) => {
-    const [across, up] = [figures[x], figures[y]];
+    const [across, up] = [figures?.[x], figures?.[y]];
     return typeof across === "number" && typeof up === "number" ? [{ x: across, y: up }] : [];
   });
 }
@@ -123,7 +123,8 @@ export function extentOf(values: readonly number[]): Extent {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
   if (!Number.isFinite(low)) return { low: 0, high: 1 };
-  const slack = low === high ? Math.abs(low) * 0.05 || 1 : 0;
+  // Of numbers that differ in their last bits alone no mark would tell one from another.
+  const slack = high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high)) ? Math.abs(low) * 0.05 || 1 : 0;
   return { low: low - slack, high: high + slack };
 }
 

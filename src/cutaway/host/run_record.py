@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,9 +32,23 @@ class Record:
         write_whole(self.path, "".join(_line(row) for row in kept))
 
     def add(self, row: Mapping[str, object]) -> None:
-        """One more line, whole in the file when this returns."""
-        with self.path.open("a", encoding="utf-8") as opened:
-            opened.write(_line(row))
+        """One more line, whole in the file when this returns.
+
+        Raises: OSError naming the file, in which nothing of the line is then.
+        """
+        try:
+            # Without a buffer, whose rest would be tried again when the file is closed.
+            with self.path.open("ab", buffering=0) as opened:
+                start, rest = opened.tell(), _line(row).encode()
+                try:
+                    while rest:
+                        rest = rest[opened.write(rest) :]
+                except OSError:
+                    with suppress(OSError):
+                        os.ftruncate(opened.fileno(), start)
+                    raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
 
 @dataclass(frozen=True)
@@ -60,10 +76,10 @@ def read_record(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def read_part(path: Path, start: int, *, num_before: int = 0) -> RecordPart:
+def read_part(path: Path, start: int, *, num_before: int | None = None) -> RecordPart:
     """The rows from a byte on, a megabyte of them at most; all anew where no line begins there.
 
-    num_before: rows ahead, for the numbers of lines in errors.
+    num_before: rows ahead, where they are known, for the numbers of lines in errors.
     Raises: ConfigError naming a line that is none of a record; OSError.
     """
     with path.open("rb") as opened:
@@ -75,9 +91,12 @@ def read_part(path: Path, start: int, *, num_before: int = 0) -> RecordPart:
         if b"\n" not in data and len(data) == _MOST_BYTES:
             data += opened.readline()
     whole = data[: data.rfind(b"\n") + 1]
+    if num_before is None:
+        num_before = 0 if start == 0 else None
+    behind = "" if num_before is not None else f" behind byte {start:,}"
     rows = [
-        _row(line, f"{path}, line {number}")
-        for number, line in enumerate(whole.split(b"\n")[:-1], start=num_before + 1)
+        _row(line, f"{path}, line {number}{behind}")
+        for number, line in enumerate(whole.split(b"\n")[:-1], start=(num_before or 0) + 1)
     ]
     return RecordPart(rows, start, start + len(whole), size)
 
@@ -89,8 +108,13 @@ def read_last(path: Path) -> dict[str, Any] | None:
     """
     with path.open("rb") as opened:
         size = opened.seek(0, 2)
-        opened.seek(max(0, size - _MOST_BYTES))
-        lines = opened.read().split(b"\n")[:-1]
+        back = min(size, _MOST_BYTES)
+        while True:
+            opened.seek(size - back)
+            lines = opened.read(back).split(b"\n")[:-1]
+            if len(lines) > 1 or back == size:  # else the last one may begin ahead of what was read
+                break
+            back = min(size, 4 * back)
     return _row(lines[-1], f"{path}, its last line") if lines else None
 
 

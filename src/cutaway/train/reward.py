@@ -134,4 +134,5 @@ def correlation(left: Tensor, right: Tensor) -> float:
     """Pearson's, from -1 to 1; 0 where one of the two does not vary."""
     left, right = left.double() - left.double().mean(), right.double() - right.double().mean()
     size = float(left.square().sum().sqrt() * right.square().sum().sqrt())
-    return float(left @ right) / size if size else 0.0
+    # Sums are rounded: of one direction it would be more than 1 by a last bit.
+    return max(-1.0, min(1.0, float(left @ right) / size)) if size else 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from time import time
 from typing import Any, cast
@@ -18,6 +20,7 @@ from cutaway.server.error_replies import HttpError
 from cutaway.server.looks.opt_in import check_on
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
+from cutaway.tokens.unicode import repair_surrogates
 
 SCHEMA = 1
 MOST_RUNS = 200  # that are listed, the newest
@@ -55,32 +58,59 @@ def _start_of(http: HttpRequest) -> int:
 
 def _runs(folder: Path) -> list[Path]:
     """Folders of runs, the one that was written to last first."""
-    if not folder.is_dir():
-        return []
-    found = [each for each in folder.iterdir() if (each / _RUN).is_file()]
-    return sorted(found, key=_written, reverse=True)[:MOST_RUNS]
+    written: dict[Path, float] = {}
+    for run in folder.iterdir() if folder.is_dir() else ():
+        with suppress(OSError):  # it is gone meanwhile, or not for us to read
+            if (run / _RUN).is_file():
+                written[run] = _written(run)
+    return sorted(written, key=written.__getitem__, reverse=True)
 
 
 def _written(run: Path) -> float:
-    """When a run was last written to, in seconds of the clock on the wall."""
+    """When a run was last written to, in seconds of the clock on the wall. Raises: OSError."""
     record = run / FILE
     return (record if record.is_file() else run / _RUN).stat().st_mtime
 
 
 def _list(folder: Path) -> dict[str, Any]:
-    return {"schema": SCHEMA, "folder": folder.name, "runs": [_head(run) for run in _runs(folder)]}
+    runs = _runs(folder)
+    told = {"folder": _name(folder.resolve()), "left_out": max(0, len(runs) - MOST_RUNS)}
+    return {"schema": SCHEMA, **told, "runs": [_head(run) for run in runs[:MOST_RUNS]]}
+
+
+def _name(folder: Path) -> str:
+    """Its name as text, whatever its bytes are."""
+    return os.fsencode(folder.name).decode("utf-8", "replace")
+
+
+def _as_text(value: Any) -> Any:
+    """What a file of JSON holds, without halves of surrogate pairs, which no text may have."""
+    if isinstance(value, str):
+        return repair_surrogates(value)
+    if isinstance(value, list):
+        return [_as_text(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value).items()
+        return {repair_surrogates(name): _as_text(each) for name, each in entries}
+    return value
 
 
 def _head(run: Path) -> dict[str, Any]:
     """What a run is, how far it is and what it last wrote down; its fault where it has one."""
-    head: dict[str, Any] = {"name": run.name, "is_over": (run / "model").is_dir()}
-    head["idle_seconds"] = max(0.0, round(time() - _written(run), 1))
+    head: dict[str, Any] = {"name": _name(run), "is_over": False, "idle_seconds": 0.0}
     try:
+        head["is_over"] = (run / "model").is_dir()
+        head["idle_seconds"] = max(0.0, round(time() - _written(run), 1))
         told = _settings(run)
         last = read_last(run / FILE) if (run / FILE).is_file() else None
     except (ConfigError, OSError) as error:
-        return {**head, "fault": str(error).replace(str(run), run.name)}
-    return {**head, **told, "last": last}
+        return {**head, "fault": _fault(run, error)}
+    return {**head, **_as_text(told), "last": _as_text(last)}
+
+
+def _fault(run: Path, error: Exception) -> str:
+    """What is wrong with a run, without where this machine keeps it."""
+    return repair_surrogates(str(error).replace(str(run), _name(run)))
 
 
 def _settings(run: Path) -> dict[str, Any]:
@@ -96,18 +126,22 @@ def _settings(run: Path) -> dict[str, Any]:
 
 
 def _follow(folder: Path, name: str, start: int) -> dict[str, Any]:
-    """A run and its rows from a byte on. Raises: HttpError 404; ConfigError."""
-    run = next((each for each in _runs(folder) if each.name == name), None)
+    """A run and its rows from a byte on. Raises: HttpError 404."""
+    run = next((each for each in _runs(folder) if _name(each) == name), None)
     if run is None:
         raise HttpError(
             status=404,
-            message=f"no run in {quote(folder.name)} is called {quote(name)}. GET /cutaway/v1/runs "
-            "lists them.",
+            message=f"no run in {quote(_name(folder.resolve()))} is called {quote(name)}. "
+            "GET /cutaway/v1/runs lists them.",
             code="not_found",
             param="name",
         )
     head = _head(run)
     is_told = "fault" not in head and (run / FILE).is_file()
-    part = read_part(run / FILE, start) if is_told else RecordPart([], 0, 0, 0)
-    told = {"start": part.start, "end": part.end, "size": part.size, "rows": part.rows}
+    part = RecordPart([], 0, 0, 0)
+    try:
+        part = read_part(run / FILE, start) if is_told else part
+    except (ConfigError, OSError) as error:
+        head["fault"] = _fault(run, error)
+    told = {"start": part.start, "end": part.end, "size": part.size, "rows": _as_text(part.rows)}
     return {"schema": SCHEMA, **head, **told}
