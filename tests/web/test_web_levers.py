@@ -76,13 +76,18 @@ def test_two_temperatures_in_two_clicks_are_what_python_finds(
         f"tokens computed\t{found.recorded.num_computed}\t{found.changed.num_computed}" in measured
     )
     rating = shown.get_by_role("group", name="Rating")
+    assert not found.are_whole and "An answer here is cut" in rating.inner_text()
     rating.get_by_role("button", name="With the change").click()
     rating.get_by_role("button", name="As it was").press("Enter")  # heard once, and last
     with page.expect_download() as saved:
         rating.get_by_role("button", name="Save 1 pair").click()
     saved.value.save_as(tmp_path / saved.value.suggested_filename)
     assert [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()] == [
-        {"prompt": "hello", "chosen": found.recorded_text, "rejected": found.changed_text}
+        {
+            "prompt": [{"role": "user", "content": "hello"}],
+            "chosen": found.recorded_text,
+            "rejected": found.changed_text,
+        }
     ]
     shown.get_by_text("Step by step as a table").click()
     assert shown.get_by_role("row").filter(has_text=found.changed_pieces[0]).count()

@@ -45,6 +45,7 @@ const found: Found = {
   num_rows: 2,
   is_as_served: true,
   is_repeatable: true,
+  are_whole: true,
   divergence: { of: "draw", kl: [0.5, null], distance: [0.25, 1], num_same_top: 2 },
   recorded: side(),
   changed: side(),

@@ -54,6 +54,7 @@ export interface Found {
   num_rows: number;
   is_as_served: boolean;
   is_repeatable: boolean;
+  are_whole: boolean;
   divergence: { of: "model" | "draw"; kl: (number | null)[]; distance: number[]; num_same_top: number } | null;
   recorded: Measured;
   changed: Measured;

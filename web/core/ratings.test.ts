@@ -2,10 +2,10 @@ import { expect, test } from "vitest";
 
 import { linesOf, pairsOf, rated, type Pair } from "./ratings";
 
-const pair: Pair = { prompt: "What is gravity?", chosen: 'A "force".', rejected: "No\nidea." };
+const pair: Pair = { prompt: [{ role: "user", content: "What is gravity?" }], chosen: 'A "force".', rejected: "No\nidea." };
 
 test("a pair is a line of JSON as training reads it", () => {
-  const lines = linesOf([pair, { ...pair, prompt: "And mass?" }]).split("\n");
+  const lines = linesOf([pair, { ...pair, prompt: [{ role: "user", content: "And mass?" }] }]).split("\n");
   expect(lines).toHaveLength(3);
   expect(JSON.parse(lines[0]!)).toEqual(pair);
   expect(lines[2]).toBe("");
@@ -13,7 +13,7 @@ test("a pair is a line of JSON as training reads it", () => {
 
 test("who thinks again of the same two answers is heard once, and last", () => {
   const turned = { ...pair, chosen: pair.rejected, rejected: pair.chosen };
-  const other = { ...pair, prompt: "And mass?" };
+  const other: Pair = { ...pair, prompt: [{ role: "user", content: "And mass?" }] };
   expect(rated(rated(rated([], pair), other), turned)).toEqual([other, turned]);
   expect(rated(rated([], pair), pair)).toEqual([pair]);
 });

@@ -1,8 +1,10 @@
 // Which of two answers was liked better, in the form that `cutaway train reward` and `train dpo` read.
 
-/** Two answers to one request, the better one first. */
+import type { Message } from "./chat";
+
+/** Two answers to one request, the better one first. prompt: all that the model was told. */
 export interface Pair {
-  prompt: string;
+  prompt: Message[];
   chosen: string;
   rejected: string;
 }
@@ -10,7 +12,7 @@ export interface Pair {
 /** The pairs with one more; what was said of the same two answers before is taken back. */
 export function rated(pairs: readonly Pair[], pair: Pair): Pair[] {
   const same = (each: Pair): boolean =>
-    each.prompt === pair.prompt && [each.chosen, each.rejected].sort().join("\0") === [pair.chosen, pair.rejected].sort().join("\0");
+    JSON.stringify(each.prompt) === JSON.stringify(pair.prompt) && [each.chosen, each.rejected].sort().join("\0") === [pair.chosen, pair.rejected].sort().join("\0");
   return [...pairs.filter((each) => !same(each)), pair];
 }
 
@@ -28,5 +30,7 @@ export function pairsOf(text: string): Pair[] {
 }
 
 function isPair(value: unknown): value is Pair {
-  return typeof value === "object" && value !== null && ["prompt", "chosen", "rejected"].every((name) => typeof (value as Record<string, unknown>)[name] === "string");
+  if (typeof value !== "object" || value === null) return false;
+  const { prompt, chosen, rejected } = value as Record<string, unknown>;
+  return Array.isArray(prompt) && typeof chosen === "string" && typeof rejected === "string";
 }

@@ -9,11 +9,12 @@ export function recall(name: string): string | null {
   }
 }
 
-/** Keep a word under a name, as far as the browser does. */
-export function remember(name: string, value: string): void {
+/** Keep a word under a name; gives whether the browser does. */
+export function remember(name: string, value: string): boolean {
   try {
     localStorage.setItem(name, value);
+    return true;
   } catch {
-    // The page goes on with it until it is closed.
+    return false; // the page goes on with it until it is closed
   }
 }

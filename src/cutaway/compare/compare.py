@@ -153,11 +153,21 @@ def _told(
         num_rows=checked,
         is_as_served=left.token_ids == source.token_ids,
         is_repeatable=all(len({ran.token_ids for ran in each}) == 1 for each in runs),
+        are_whole=_are_whole(pair, left, right),
         divergence=divergence,
         recorded=_measured(pair.recorded, runs[0], price),
         changed=_measured(pair.changed, runs[1], price),
         num_runs=len(runs[0]),
         notes=(*pair.notes, *_note_pieces(source, pair)),
+    )
+
+
+def _are_whole(pair: Pair, left: Ran, right: Ran) -> bool:
+    """Whether both sides drew a token that ends an answer."""
+    sides = ((pair.recorded, left), (pair.changed, right))
+    return all(
+        bool(ran.token_ids) and ran.token_ids[-1] in side.engine.model.tokenizer.eos_token_ids
+        for side, ran in sides
     )
 
 

@@ -76,6 +76,7 @@ class Comparison:
     is_as_served:     whether the recorded side gave what was served. Where its model runs as
                       modules that is another arithmetic, and it may not.
     is_repeatable:    whether each side gave the same tokens every time.
+    are_whole:        whether both ended by themselves.
     """
 
     change: str
@@ -90,6 +91,7 @@ class Comparison:
     num_rows: int
     is_as_served: bool
     is_repeatable: bool
+    are_whole: bool
     divergence: Divergence | None
     recorded: Measured
     changed: Measured

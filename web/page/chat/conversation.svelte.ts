@@ -1,5 +1,5 @@
 // One conversation as the page shows it, and the answer that is being made.
-import type { Call, Scored } from "../../core/chat";
+import type { Call, Message, Scored } from "../../core/chat";
 import { timingsOf } from "../../core/facts";
 import { Pieces } from "../../core/pieces";
 import { NOTHING_SET, requestFields, type Settings } from "../../core/sampling";
@@ -24,6 +24,13 @@ export class Conversation {
   settings: Settings = $state(NOTHING_SET);
   isBusy = $state(false);
   readonly path = $derived(pathTo(this.turns, this.leaf));
+
+  /** What the server was told for an answer of this conversation; null for any other. */
+  toldFor(trace: string): Message[] | null {
+    const at = trace ? this.path.findIndex((turn) => turn.trace === trace) : -1;
+    return at < 0 ? null : messagesOf(this.settings.system, this.path.slice(0, at));
+  }
+
   readonly #groups = $derived(byParent(this.turns));
   readonly openCalls: Call[] = $derived(this.isBusy ? [] : openCalls(this.path));
   #stopper: AbortController | null = null;
