@@ -180,14 +180,16 @@ def by_kind(questions: Sequence[Question], wrong: Mapping[str, Sequence[int]]) -
 
 
 def of_known(questions: Sequence[Question], wrong: Mapping[str, Sequence[int]], kept: Kept) -> None:
-    """Wrong answers among facts that the model alone knows."""
+    """Wrong answers among facts that the model alone knows, by how often it must be right."""
     counts = kept.get("known", lambda: None)
     if counts is None:
         return
-    known = {index for index, count in enumerate(counts) if count >= KNOWN}
-    missed = {side: len(known & set(each)) for side, each in wrong.items()}
-    row(f"wrong of {len(known)} facts that the base knows", missed["base"], missed[NAME])
-    row("its share of the base's", "", f"{missed[NAME] / max(1, missed['base']):.3f}")
+    for least in range(1, SAMPLES + 1):
+        known = {index for index, count in enumerate(counts) if count >= least}
+        missed = {side: len(known & set(each)) for side, each in wrong.items()}
+        share = f"{missed[NAME]} ({missed[NAME] / max(1, missed['base']):.3f})"
+        often = f"in {least} of {SAMPLES} samples{', the bar' if least == KNOWN else ''}"
+        row(f"wrong of {len(known)} facts that the base knows {often}", missed["base"], share)
 
 
 def sample_known(args: argparse.Namespace, questions: Sequence[Question]) -> list[int]:
