@@ -17,8 +17,10 @@ from cutaway.host.run_record import read_record
 from cutaway.train import sft, speculator
 from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.losses.anchored import join
+from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.model.model_folder import open_model
 from cutaway.train.sft import CHAT_TEMPLATE
+from cutaway.weights.adapter import read_adapter
 from cutaway.weights.files.safetensors import SafetensorsWeights
 
 SIZES = {"embedding_length": 32, "feed_forward_length": 64, "block_count": 2, "context_length": 96}
@@ -168,6 +170,19 @@ def test_t45_an_adapter_beside_a_gguf_file_is_served_beside_it(folder: Path) -> 
     with LLM(base, dtype="float32", lora=(f"own={made}",), cache_tokens=256) as llm:
         assert llm.chat([asked], greedy).text == told["content"]
         assert llm.chat([asked], greedy, lora="off").text != told["content"]
+        ids = [(7 * at) % 250 for at in range(40)]
+        params = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0)
+        made_by = {lora: llm.generate([ids], params, lora=lora)[0] for lora in ("own", "off")}
+    # What training reads of the file is what is served, without the adapter and with it.
+    opened = open_model(base, is_base=True)
+    batch = MicroBatch((ScoredSequence.whole(ids),))
+    for lora in ("off", "own"):
+        if lora == "own":
+            read_adapter(made, opened.transformer, opened.architecture.targets("hf"))
+        rows = [each.logprob for each in made_by[lora].prompt_logprobs or () if each]
+        with torch.no_grad():
+            found = likelihood(opened.transformer, batch).log_probs
+        assert rows == pytest.approx(found.tolist(), abs=2e-5)
 
 
 def test_a_gguf_file_is_a_base_alone(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote, similar
+from cutaway.tokens.unicode import is_unicode
 
 Settings = TypeVar("Settings")
 
@@ -60,7 +61,7 @@ def read_settings(
         key, is_given, text = each.partition("=")
         if not is_given:
             raise ConfigError(f"{quote(each)} is no setting; write key=value, as in rate=3e-3.")
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if not is_unicode(text):
             raise ConfigError(f"{key.strip()} is {quote(text)}; it must be text in UTF-8.")
         values[key.strip()] = _value(text.strip())
     known = {each.name: each for each in fields(cast(Any, kind))}

@@ -20,6 +20,7 @@ from cutaway.text.chat_messages import Message, from_dicts
 from cutaway.text.prompt import encode
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
+from cutaway.tokens.unicode import is_unicode
 
 Made = TypeVar("Made")
 _PARQUET = ".parquet"
@@ -151,7 +152,7 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise RequestError(f"{name} is {quote(value)}; it must be a string.")
-    if any("\ud800" <= each <= "\udfff" for each in value):
+    if not is_unicode(value):
         raise RequestError(f"{name} has half of a surrogate pair, which is no character of a text.")
     return value
 

@@ -75,19 +75,6 @@ DIVERGENCES: Mapping[str, Divergence] = {
 }
 
 
-def distil(
-    teacher: Tensor,
-    student: Tensor,
-    *,
-    divergence: Divergence = forward_kl,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-) -> Loss:
-    """How far a student's logits are from a teacher's; counts rows. See distances."""
-    rows = distances(teacher, student, divergence=divergence, temperature=temperature, top_k=top_k)
-    return Loss(rows.sum(), len(rows))
-
-
 def distances(
     teacher: Tensor,
     student: Tensor,
