@@ -150,14 +150,15 @@ def test_a_process_that_is_started_again_has_the_same_adapters(
 
 def test_a_model_comes_back_without_an_adapter_that_is_gone(adapter: Path, tmp_path: Path) -> None:
     """A folder that was deleted after a load once kept every later start from its end."""
-    own = tmp_path / "own"
-    shutil.copytree(adapter, own)
+    own, like = tmp_path / "own", tmp_path / "own2"  # a path that begins as the other's
+    for each in (own, like):
+        shutil.copytree(adapter, each)
 
     async def body() -> None:
         async with running(make_model(tmp_path / "model")) as service:
-            await service.adapt("kept", str(adapter))
-            await service.adapt("gone", str(own))
-            shutil.rmtree(own)
+            await service.adapt("kept", str(own))
+            await service.adapt("gone", str(like))
+            shutil.rmtree(like)
             assert service.pid is not None
             os.kill(service.pid, signal.SIGKILL)
             await until(lambda: service.state == "ready" and service._restarts > 0)

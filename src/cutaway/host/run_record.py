@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cutaway.core.errors import ConfigError
-from cutaway.host.whole_file import write_whole
+from cutaway.host.whole_file import name_errors, write_whole
 
 FILE = "record.jsonl"
 _MOST_BYTES = 1 << 20  # read of a record at once: about a thousand updates
@@ -36,19 +36,16 @@ class Record:
 
         Raises: OSError naming the file, in which nothing of the line is then.
         """
-        try:
-            # Without a buffer, whose rest would be tried again when the file is closed.
-            with self.path.open("ab", buffering=0) as opened:
-                start, rest = opened.tell(), _line(row).encode()
-                try:
-                    while rest:
-                        rest = rest[opened.write(rest) :]
-                except OSError:
-                    with suppress(OSError):
-                        os.ftruncate(opened.fileno(), start)
-                    raise
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        # Without a buffer, whose rest would be tried again when the file is closed.
+        with name_errors(self.path), self.path.open("ab", buffering=0) as opened:
+            start, rest = opened.tell(), _line(row).encode()
+            try:
+                while rest:
+                    rest = rest[opened.write(rest) :]
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(opened.fileno(), start)
+                raise
 
 
 @dataclass(frozen=True)

@@ -35,17 +35,17 @@ def whole_file(
     Raises: OSError, which names path.
     """
     target = Path(os.path.realpath(path))
-    with _named(path):
+    with name_errors(path):
         before = _status(target)
         if before is not None and stat.S_ISDIR(before.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if before is not None and is_new:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if before is not None and not stat.S_ISREG(before.st_mode):
-        with _named(path), target.open("wb") as opened:
+        with name_errors(path), target.open("wb") as opened:
             yield opened
         return
-    with _named(path):
+    with name_errors(path):
         if before is not None and not os.access(target, os.W_OK):
             os.close(os.open(target, os.O_WRONLY))  # says why: the file's mode, or the disk's
         half = target.with_name(_temporary(target.name))
@@ -78,7 +78,7 @@ def whole_folder(path: Path) -> Generator[Path]:
 
     Raises: OSError, which names path; FileExistsError when there is something of that name.
     """
-    with _named(path):
+    with name_errors(path):
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 @contextmanager
-def _named(path: Path) -> Generator[None]:
+def name_errors(path: Path) -> Generator[None]:
     """Let errors of the disk name what the user named, instead of a temporary name or none."""
     try:
         yield

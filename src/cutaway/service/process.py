@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
-from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.core.errors import CutawayError, EngineClosedError, ModelFormatError
 from cutaway.engine.config import EngineConfig
 from cutaway.service.bounds import FleetShare, ProcessConfig, TrafficConfig
 from cutaway.service.engine_messages import (
@@ -35,6 +36,10 @@ _HUNG = "the engine does not move. It is started again unless it does. Try again
 
 def _note(text: str) -> None:
     print(f"cutaway: {text}", file=sys.stderr, flush=True)
+
+
+def _lies_in(file: str, folder: str) -> bool:
+    return bool(folder) and Path(file).parent == Path(folder)
 
 
 class ProcessService(MessageService):
@@ -267,19 +272,20 @@ class ProcessService(MessageService):
             except (CutawayError, OSError) as error:
                 self._become("failed")
                 self._tell(f"the engine could not be started again: {error}")
-                self._leave_out_adapters(str(error))
+                self._leave_out_adapters(error)
             pause = min(self._config.restart_seconds, max(0.5, 2 * pause))
         return None
 
-    def _leave_out_adapters(self, fault: str) -> None:
+    def _leave_out_adapters(self, error: Exception) -> None:
         """Start without an adapter whose files are at fault: the model is worth more than it."""
+        if not isinstance(error, ModelFormatError):
+            return
         lora = cast("Sequence[str]", self._load.settings.get("lora") or ())
-        lost = [each for each in lora if each.partition("=")[2] and each.partition("=")[2] in fault]
-        if lost:
-            kept = tuple(each for each in lora if each not in lost)
+        kept = tuple(each for each in lora if not _lies_in(error.file, each.partition("=")[2]))
+        if len(kept) < len(lora):
             self._load.settings["lora"] = kept or ("off",)
-            names = ", ".join(each.partition("=")[0] for each in lost)
-            self._tell(f"the next start leaves out {names}, loaded by a route or --lora")
+            names = ", ".join(each.partition("=")[0] for each in lora if each not in kept)
+            self._tell(f"the next start leaves out the adapter {names}, whose files are at fault")
 
     def _give_up(self) -> None:
         tries = f"{self._num_fruitless} starts in a row came to nothing"

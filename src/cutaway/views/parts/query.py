@@ -9,6 +9,7 @@ from types import UnionType
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote, shorten
+from cutaway.tokens.unicode import is_unicode
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def query_of(values: Mapping[str, object]) -> Query:
         types, kind = _KINDS.get(name, (int, "a whole number"))
         if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
             raise RequestError(f"{name} is {quote(value)}; it must be {kind}.", param=name)
-        if isinstance(value, str) and not _is_unicode(value):
+        if isinstance(value, str) and not is_unicode(value):
             raise RequestError(f"{name} holds a lone surrogate; use valid Unicode.", param=name)
         if name == "price" and isinstance(value, float | int) and not 0 <= value < math.inf:
             raise RequestError(
@@ -82,7 +83,3 @@ def query_of(values: Mapping[str, object]) -> Query:
             )
     given = {name: value for name, value in values.items() if value is not None}
     return Query(**given)  # pyright: ignore[reportArgumentType] types were checked above
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= c <= "\udfff" for c in text)
