@@ -388,6 +388,16 @@ def test_a_model_that_is_not_there_ends_the_program(refused: Cutaway, tmp_path: 
     assert ended.code == 3 and "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize("name", [("--served-name", "m"), ()])
+def test_an_adapter_takes_no_name_of_the_model_itself(
+    refused: Cutaway, folder: Path, name: tuple[str, ...]
+) -> None:
+    model = f"random:{folder / 'config.json'}"
+    taken = name[1] if name else f"random:{folder.name}"
+    ended = refused(model, "--port", "0", *name, "--lora", f"{taken}={folder}")
+    assert ended.code == 2 and "which is the model itself" in ended.err, ended.err
+
+
 def test_a_process_of_its_own_ends_with_that_code_and_line(folder: Path) -> None:
     """As the tests above have it within this one: the last thing that is looked at is wrong."""
     ended = spawn("serve", f"random:{folder / 'config.json'}", "--port", "0", "--page-size", "0")

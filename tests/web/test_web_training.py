@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from test_web_rooms import room
 from cutaway.host.run_record import Record
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
     from conftest import Opened
 
 pytestmark = pytest.mark.slow
@@ -73,4 +76,23 @@ def test_a_run_is_watched_as_it_goes(opened: Opened, runs: Path, axe: str) -> No
         assert violations(opened.page, axe) == [], scheme
     (runs / "leash" / "run.json").write_text("?", encoding="utf-8")
     dialog.get_by_role("cell", name="leash/run.json does not say what run this is.").wait_for()
+
+    # Odd runs take nothing of the others away: names that are one as text, rows of a few numbers.
+    for name in (b"caf\xe9", b"caf\xe8"):
+        odd = Record(runs / os.fsdecode(name))
+        odd.path.parent.mkdir()
+        (odd.path.parent / "run.json").write_text(json.dumps(told), encoding="utf-8")
+        odd.path.write_text('{"update": 0, "loss": 1}\n{"update": 0, "loss": 1.0000000000000002}\n')
+    opened.page.route(re.compile("/runs$"), more)
+    dialog.get_by_text("3 more runs lie in the folder").wait_for()
+    odd_runs = dialog.get_by_role("button", name="caf\ufffd")
+    assert odd_runs.count() == 2
+    odd_runs.first.click()
+    dialog.get_by_role("img", name="Loss: 1 at update 1, 1 at 1").wait_for()
     assert opened.said == []
+
+
+def more(route: Route) -> None:
+    """As if more runs lay in the folder than are listed."""
+    told = route.fetch().json()
+    route.fulfill(json={**told, "left_out": 3})
