@@ -19,87 +19,18 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
 
 from cutaway.host.run_record import read_record
 from cutaway.train import dpo, grpo, ppo, pretrain, reward, sft
+from cutaway.train.lesson.lesson import SHAPE
+from cutaway.train.lesson.puzzles import write_data
 from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.vocabulary import VocabularySettings, learn
-
-WORDS = (
-    "red green blue black white brown grey pink gold silver oak elm ash pine birch river lake hill "
-    "field road stone sand cloud rain snow wind sun moon star night bird fish horse dog cat cow"
-).split()
-RIGHT = 0.5  # share of shown answers that are right
-SHAPE = {
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 64,
-}
-
-
-def questions(seed: int, count: int) -> Iterator[tuple[list[str], str]]:
-    """Three words and a question about them."""
-    chance = Random(seed)
-    for _ in range(count):
-        words = chance.sample(WORDS, 3)
-        yield words, f"Which word is last: {' '.join(words)}?"
-
-
-def said(word: str, *, is_long: bool) -> str:
-    """An answer in one of the two forms."""
-    return f"The last word is {word}." if is_long else word
-
-
-def write_data(folder: Path) -> None:
-    """Text, conversations, pairs and tasks; what is held out shares no question with the rest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    chance = Random(7)
-    shown = list(questions(1, 6000))
-    known = {question for _, question in shown}
-    fresh = [each for each in questions(2, 900) if each[1] not in known]
-    lines: dict[str, list[dict[str, Any]]] = {"text": [], "sft": [], "pairs": [], "tasks": []}
-    for words, question in shown:
-        right, is_long = chance.random() < RIGHT, chance.random() < 0.5
-        word = words[2] if right else chance.choice(words[:2])
-        answer = said(word, is_long=is_long)
-        lines["text"].append({"text": f"{question} {answer}"})
-        lines["sft"].append(
-            {
-                "messages": [
-                    {"role": "user", "content": question},
-                    {"role": "assistant", "content": answer},
-                ]
-            }
-        )
-        lines["pairs"].append(pair(words, question, chance))
-        lines["tasks"].append({"prompt": question, "answer": words[2]})
-    lines["held_out_pairs"] = [pair(words, question, chance) for words, question in fresh[:400]]
-    lines["held_out_tasks"] = [{"prompt": q, "answer": words[2]} for words, q in fresh[400:800]]
-    for name, rows in lines.items():
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
-
-
-def pair(words: Sequence[str], question: str, chance: Random) -> dict[str, str]:
-    """A right answer preferred to a wrong one, each in a form of its own."""
-    return {
-        "prompt": question,
-        "chosen": said(words[2], is_long=chance.random() < 0.5),
-        "rejected": said(chance.choice(words[:2]), is_long=chance.random() < 0.5),
-    }
 
 
 def make_base(out: Path, data: Path, common: Mapping[str, Any]) -> Path:

@@ -34,6 +34,7 @@ from cutaway.text.object_fields import ObjectFields
 from cutaway.train.distill import DistillSettings
 from cutaway.train.dpo import DpoSettings
 from cutaway.train.grpo import GrpoSettings
+from cutaway.train.lesson.lesson import LessonSettings
 from cutaway.train.ppo import PpoSettings
 from cutaway.train.pretrain import PretrainSettings
 from cutaway.train.reward import RewardSettings
@@ -53,7 +54,9 @@ STAGES = {
     "grpo": GrpoSettings,
     "distill": DistillSettings,
     "speculator": SpeculatorSettings,
+    "lesson": LessonSettings,
 }
+OWN = ("bpe", "lesson")  # that have nothing of the others
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "<!-- {}: written by `python tools/cli_page.py` -->\n"
 END = "<!-- end of {} -->\n"
@@ -125,11 +128,12 @@ def settings() -> Iterator[str]:
 def stage_settings() -> Iterator[str]:
     """Settings that all stages of training have, and those of each stage beside them."""
     shared = {each.name: each for each in fields(StageSettings)}
-    yield from ("Of every stage but `bpe`:", "")
+    yield from ("Of every stage but `bpe` and `lesson`:", "")
     yield from _of_stage(shared.values())
     for name, kind in STAGES.items():
-        own = [each for each in fields(kind) if not _is_same(each, shared.get(each.name))]
-        yield from ("", f"Of `{name}`, where it differs:" if name != "bpe" else "Of `bpe`:", "")
+        others = {} if name in OWN else shared
+        own = [each for each in fields(kind) if not _is_same(each, others.get(each.name))]
+        yield from ("", f"Of `{name}`:" if name in OWN else f"Of `{name}`, where it differs:", "")
         yield from _of_stage(own)
 
 

@@ -2,9 +2,8 @@
 
     PYTHONPATH=src python tools/recorded_runs.py [--within DIR]
 
-A model of 0.15 million parameters from nothing to its preferences, on the task and with the shape
-of bench/train_preferences.py: pretraining, tuning, a reward model, PPO on a verifier, DPO. Writes
-what the five runs wrote down, number by number, as web/core/recorded_runs.json.
+The lesson (`cutaway train lesson`): a model of 0.15 million parameters from nothing to its
+preferences. Writes what its five runs wrote down, number by number, as web/core/recorded_runs.json.
 """
 
 from __future__ import annotations
@@ -13,28 +12,22 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cutaway.host.run_record import read_example, read_record
+from cutaway.train.lesson.lesson import STAGES, LessonSettings, prepare
+from cutaway.train.stage import TrainingStage
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
-
-from train_preferences import SHAPE, note, write_data  # noqa: E402
-
-from cutaway.host.run_record import read_record  # noqa: E402
-from cutaway.train import dpo, ppo, pretrain, reward, sft  # noqa: E402
-from cutaway.train.stage import TrainingStage  # noqa: E402
-from cutaway.train.vocabulary import VocabularySettings, learn  # noqa: E402
-
 INTO = ROOT / "web" / "core" / "recorded_runs.json"
-ASKED = "Which word is last: red moon fish?"
 DIGITS = 3  # of each number: a curve shows no more
 # A figure's curve shows no more of these; the page has a budget of bytes.
 COARSE = {"norm": 2, "rate": 2, "margin": 2}
-EVERY = 2  # of so many updates the last is kept; measurements come at even counts
+MOST_ROWS = 80  # of a run are kept, one for so many updates; measurements come every 20th
 # A settings' path names a folder of this machine; these say what a run was.
 SETTINGS = ("updates", "rate", "tokens", "context", "pairs", "prompts", "loss", "beta", "rewards")
 # The page fetches all of it: figures that tell most, and one run's gradients and weight.
@@ -43,91 +36,12 @@ FIGURES = (
     *("explained_variance", "chosen_shift", "rejected_shift"),
 )
 WHOLE = "pretrain"
+EXAMPLES = ("sft", "dpo")  # whose example is kept: its tokens, and which are scored
 
 
-def train(folder: Path) -> Iterable[tuple[str, str, TrainingStage[Any]]]:
-    """Name, what it learns, and the stage of each run; each begins where an earlier one ended."""
-    data = folder / "data"
-    write_data(data)
-    if not (folder / "bpe").is_dir():  # runs that are there are taken as they are
-        learn(VocabularySettings(out=folder / "bpe", data=(data / "text.jsonl",), size=330))
-    yield (
-        "pretrain",
-        "From random numbers to text: it guesses the next token of 6,000 lines.",
-        pretrain.prepare(
-            pretrain.PretrainSettings(
-                out=folder / "pretrain",
-                data=(data / "text.jsonl",),
-                vocabulary=folder / "bpe",
-                model=SHAPE,
-                context=64,
-                tokens=4096,
-                updates=160,
-                rate=3e-3,
-                measure_every=20,
-                samples=("Which word is",),
-            )
-        ),
-    )
-    yield (
-        "sft",
-        "From text to answers: the same, on conversations, and only the answers count.",
-        sft.prepare(
-            sft.SftSettings(
-                out=folder / "sft",
-                model=str(folder / "pretrain" / "model"),
-                data=(data / "sft.jsonl",),
-                context=64,
-                tokens=4096,
-                updates=120,
-                rate=2e-3,
-                measure_every=20,
-                samples=(ASKED,),
-            ),
-            note,
-        ),
-    )
-    tuned = str(folder / "sft" / "model")
-    pairs: dict[str, Any] = {
-        "model": tuned,
-        "data": (data / "pairs.jsonl",),
-        "held_out": (data / "held_out_pairs.jsonl",),
-        "measure_every": 20,
-    }
-    yield (
-        "reward",
-        "A second model learns which of two answers people prefer; its score is a reward.",
-        reward.prepare(
-            reward.RewardSettings(out=folder / "reward", updates=120, rate=1e-3, **pairs)
-        ),
-    )
-    yield (
-        "ppo",
-        "It answers, is paid for right answers, and a leash (KL) keeps it near its old self.",
-        ppo.prepare(
-            ppo.PpoSettings(
-                out=folder / "ppo",
-                model=tuned,
-                data=(data / "tasks.jsonl",),
-                held_out=(data / "held_out_tasks.jsonl",),
-                rewards="final",
-                verifier="final",
-                prompts=64,
-                max_tokens=16,
-                updates=120,
-                rate=3e-4,
-                measure_every=20,
-                save_every=40,
-            )
-        ),
-    )
-    yield (
-        "dpo",
-        "The same pairs without a reward model: preferred answers become likelier than rejected.",
-        dpo.prepare(
-            dpo.DpoSettings(out=folder / "dpo", updates=120, rate=1e-4, loss="rpo", **pairs), note
-        ),
-    )
+def note(sentence: str) -> None:
+    """A sentence for whoever watches."""
+    print(sentence, file=sys.stderr)
 
 
 def shorten(value: Any, digits: int) -> Any:
@@ -150,22 +64,26 @@ def columns(rows: Sequence[Mapping[str, Any]], part: str | None) -> dict[str, li
     return {name: [shorten(each.get(name), digits[name]) for each in parts] for name in names}
 
 
-def record(name: str, about: str, stage: TrainingStage[Any]) -> dict[str, Any]:
+def record(stage: TrainingStage[Any]) -> dict[str, Any]:
     """Run a stage; what it wrote down, number by number."""
     stage.run(say=note)
-    every = read_record(stage.settings.out / "record.jsonl")
-    rows = every[EVERY - 1 :: EVERY]
+    name = stage.name
+    rows = read_record(stage.settings.out / "record.jsonl")
+    seconds = round(sum(row["seconds"] for row in rows), 1)
+    every = next(n for n in (2, 4, 5, 10, 20) if len(rows) <= n * MOST_ROWS)
+    rows = rows[every - 1 :: every]
     parts = ("figures", "measured", *(("norms", "weight") if name == WHOLE else ()))
     own = vars(stage.settings) if hasattr(stage.settings, "__dict__") else {}
     return {
         "name": name,
-        "about": about,
-        "stage": stage.name,
+        "about": STAGES[name],
+        "stage": name,
         "settings": {key: own[key] for key in SETTINGS if key in own},
         "plain": columns(rows, None),
-        "every": EVERY,
-        "seconds": round(sum(row["seconds"] for row in every), 1),
+        "every": every,
+        "seconds": seconds,
         **{part: columns(rows, part) for part in parts},
+        **({"example": read_example(stage.settings.out)} if name in EXAMPLES else {}),
         "samples": {str(row["update"]): row["samples"] for row in rows if row.get("samples")},
     }
 
@@ -177,7 +95,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as made:
-        told = [record(*each) for each in train(given.within or Path(made))]
+        settings = LessonSettings(out=(given.within or Path(made)) / "lesson")
+        told = [record(each) for each in prepare(settings, note)]
     text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
     INTO.write_text(text + "\n", encoding="utf-8")
     seconds = sum(run["seconds"] for run in told)

@@ -47,6 +47,8 @@ RANGES: dict[str, tuple[str, object, float, float]] = {
     "compare_bytes": ("int", None, 1, 1_073_741_824),
     "compare_flops": ("int", None, 1, 50_000_000_000_000),
     "merges": ("int", 100, 1, 300),
+    "rate": ("float", 0.003, 0, 1),
+    "beta": ("float", 0.05, 0, 100),
     "ignore_eos": ("bool", False, -math.inf, math.inf),
     "include_stop": ("bool", False, -math.inf, math.inf),
     "skip_special_tokens": ("bool", True, -math.inf, math.inf),

@@ -23,6 +23,7 @@ from cutaway.host.run_record import read_record
 from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train import checkpoint, pretrain, sft
 from cutaway.train.rollouts.rollouts import derived_seed
+from cutaway.train.shown_example import scored_sequences
 from cutaway.train.stage_config import read_settings
 from cutaway.train.vocabulary import VocabularySettings, learn
 from cutaway.weights.files.safetensors import SafetensorsWeights
@@ -395,7 +396,8 @@ def test_t23_long_talks_are_cut_at_a_token_and_empty_ones_counted(
         "1 conversations of data were left out: nothing is scored within 20 tokens.",
         "2 conversations of data are longer than context, and were cut",
     ]
-    assert [len(each.token_ids) for each in sft.rows(made, 5)] == [20, 20]
+    learned = [each for batch in made.feed(0) for each in scored_sequences(batch)]
+    assert [len(each.token_ids) for each in learned] == [20, 20]
     with pytest.raises(ConfigError, match="no conversation with a scored token"):
         sft.prepare(
             read_settings(

@@ -58,17 +58,11 @@ def pretrain(config: Config, overrides: Overrides = None, *, show: Show = 0) -> 
     """
     from cutaway.train import pretrain as stage
     from cutaway.train import ranks
-    from cutaway.train.model.model_folder import tokenizer_of_model
     from cutaway.train.stage_config import read_settings
 
     settings = read_settings(stage.PretrainSettings, config, overrides or ())
     ranks.join()
-    prepared = stage.prepare(settings)
-    if show:
-        tokenizer = tokenizer_of_model(prepared.model)
-        _show(stage.rows(prepared, show), tokenizer)
-        return
-    _run(prepared)
+    _show_or_run(stage.prepare(settings), show)
 
 
 @app.command()
@@ -77,19 +71,7 @@ def sft(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
 
     --show prints ids, text and mask side by side, so that both can be looked at first.
     """
-    from cutaway.train import ranks
-    from cutaway.train import sft as stage
-    from cutaway.train.model.model_folder import tokenizer_of_model
-    from cutaway.train.stage_config import read_settings
-
-    settings = read_settings(stage.SftSettings, config, overrides or ())
-    ranks.join()
-    prepared = stage.prepare(settings, note if ranks.rank() == 0 else _say_nothing)
-    if show:
-        tokenizer = tokenizer_of_model(prepared.model)
-        _show(stage.rows(prepared, show), tokenizer)
-        return
-    _run(prepared)
+    _run_stage("sft", "SftSettings", config, overrides, show=show)
 
 
 @app.command()
@@ -128,6 +110,34 @@ def speculator(config: Config, overrides: Overrides = None, *, show: Show = 0) -
     _run_stage("speculator", "SpeculatorSettings", config, overrides, show=show)
 
 
+@app.command()
+def lesson(
+    overrides: Overrides = None,
+    *,
+    end_with_stdin: Annotated[
+        bool,
+        typer.Option(
+            "--end-with-stdin", help="end as well when nobody holds the other end of stdin"
+        ),
+    ] = False,
+) -> None:
+    """Make a tiny model through every stage in a few minutes, to see a whole training.
+
+    It learns which of three words is last; each stage is a run in the folder runs, which the page's
+    room Training shows while it is made. The same command goes on with one that was stopped.
+    """
+    from cutaway.host.end_of_stdin import follow_stdin
+    from cutaway.train.lesson.lesson import STAGES, LessonSettings, prepare
+    from cutaway.train.stage_config import read_settings
+
+    settings = read_settings(LessonSettings, None, overrides or ())
+    if end_with_stdin:
+        follow_stdin()
+    for stage in prepare(settings, note):
+        note(f"{stage.name}: {STAGES[stage.name]}")
+        _run(stage)
+
+
 def _run_stage(
     module: str, settings: str, config: Path, overrides: list[str] | None, *, show: int = 0
 ) -> None:
@@ -135,26 +145,25 @@ def _run_stage(
     from importlib import import_module
 
     from cutaway.train import ranks
-    from cutaway.train.model.model_folder import tokenizer_of_model
     from cutaway.train.stage_config import read_settings
 
     stage: Any = import_module(f"cutaway.train.{module}")
     ranks.join()
     say = note if ranks.rank() == 0 else _say_nothing
     prepared = stage.prepare(read_settings(getattr(stage, settings), config, overrides or ()), say)
-    if show:
-        sequences = (each for batch in prepared.feed(0) for each in _sequences(batch))
-        sides = 2 if settings in ("RewardSettings", "DpoSettings") else 1
-        _show(islice(sequences, sides * show), tokenizer_of_model(prepared.model))
+    _show_or_run(prepared, show, sides=2 if settings in ("RewardSettings", "DpoSettings") else 1)
+
+
+def _show_or_run(prepared: TrainingStage[Any], show: int, *, sides: int = 1) -> None:
+    """Print so many examples, each of so many sequences; run the stage where none are wanted."""
+    from cutaway.train.model.model_folder import tokenizer_of_model
+    from cutaway.train.shown_example import scored_sequences
+
+    if not show:
+        _run(prepared)
         return
-    _run(prepared)
-
-
-def _sequences(batch: Any) -> Iterator[ScoredSequence]:
-    """What one forward of an update learns from: of pairs both sides, of rounds what was said."""
-    if hasattr(batch, "pairs"):
-        return (side for pair in batch.pairs for side in pair.sides)
-    return iter((batch.part.batch if hasattr(batch, "part") else batch).sequences)
+    sequences = (each for batch in prepared.feed(0) for each in scored_sequences(batch))
+    _show(islice(sequences, sides * show), tokenizer_of_model(prepared.model))
 
 
 def _say_nothing(words: str) -> None:

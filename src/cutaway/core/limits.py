@@ -97,6 +97,9 @@ LIMITS: Mapping[str, Limit] = {
     "compare_flops": Limit("int", None, 1, 50 * 10**12, meaning="of all runs together"),
     # Learning a vocabulary: these of random letters took 0.4 to 0.8 s of a core of an EPYC.
     "merges": Limit("int", 100, 1, 300, meaning="pairs that become tokens, at most"),
+    # The lesson: a tiny model, trained while one looks on.
+    "rate": Limit("float", 0.003, 0, 1, meaning="peak learning rate"),
+    "beta": Limit("float", 0.05, 0, 100, meaning="weight of the KL to the start"),
     "ignore_eos": Limit("bool", False),
     "include_stop": Limit("bool", False),
     "skip_special_tokens": Limit("bool", True),

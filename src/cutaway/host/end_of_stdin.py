@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 from collections.abc import Callable
 
 
@@ -17,3 +19,14 @@ def watch_stdin(ended: Callable[[], None]) -> None:
             ended()
 
     loop.add_reader(0, read)
+
+
+def follow_stdin() -> None:
+    """End this process, as by SIGTERM, once stdin has ended; what is written is dropped."""
+
+    def read() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=read, name="cutaway-stdin", daemon=True).start()

@@ -14,6 +14,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.host.whole_file import name_errors, write_whole
 
 FILE = "record.jsonl"
+EXAMPLE = "example.json"  # beside it: of what the run learns from
 _MOST_BYTES = 1 << 20  # read of a record at once: about a thousand updates
 
 
@@ -56,6 +57,17 @@ class RecordPart:
     start: int
     end: int
     size: int
+
+
+def read_example(folder: Path) -> list[list[tuple[str, bool]]]:
+    """Of what a run learns from: sequences of tokens' texts and whether they are scored.
+
+    Empty where nothing was written down, or nothing that is such an example. Raises: OSError.
+    """
+    with suppress(FileNotFoundError, ValueError, TypeError, RecursionError):
+        told: Any = json.loads((folder / EXAMPLE).read_bytes())
+        return [[(str(text), bool(is_scored)) for text, is_scored in sequence] for sequence in told]
+    return []
 
 
 def read_record(path: Path) -> list[dict[str, Any]]:

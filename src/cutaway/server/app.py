@@ -22,7 +22,14 @@ from cutaway.server.entry.arrivals import Arrivals
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import ClientGoneError, Door, Receive, Scope, Send, call_of
 from cutaway.server.error_replies import HttpError, absent, encode_fault, fault_of, headers_of
-from cutaway.server.looks import learn_routes, lever_routes, run_routes, traces, views
+from cutaway.server.looks import (
+    learn_routes,
+    lesson_routes,
+    lever_routes,
+    run_routes,
+    traces,
+    views,
+)
 from cutaway.server.openai import chat as openai_chat
 from cutaway.server.openai import completions as openai_completions
 from cutaway.server.openai import responses as openai_responses
@@ -44,6 +51,7 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     lever_routes.router,
     learn_routes.router,
     run_routes.router,
+    lesson_routes.router,
     traces.router,
     health.router,
 )
@@ -142,6 +150,7 @@ def _watched(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManage
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
+            await context.lesson.stop()
             context.worker.close()
             context.renderings.close()
 

@@ -15,6 +15,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.loading.template_of import compiled_template, template_source_of
 from cutaway.engine.loading.tokenizer_of import tokenizer_of
 from cutaway.server.error_replies import HttpError, ModelUnknownError, fault_of
+from cutaway.server.lesson_process import LessonProcess
 from cutaway.server.server_config import ServerConfig
 from cutaway.server.watching.metrics import Metrics
 from cutaway.server.worker import Worker
@@ -43,6 +44,7 @@ class Context:
     sampling: what the model's makers recommend; it stands where a request says nothing.
     store:    where answers of the Responses API are kept, if anybody asked for that.
     runs:     the folder whose runs of training can be followed.
+    lesson:   the run of training that this server itself makes there, where one asks for it.
     spans:    where requests are told as spans, if anybody asked for that.
     max_silent_seconds: without a sign of work of the engine; then nothing is taken in.
     """
@@ -55,6 +57,7 @@ class Context:
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
     store: Kept | None = None
     runs: Path = Path("runs")
+    lesson: LessonProcess = field(default_factory=LessonProcess)
     spans: Spans | None = None
     max_silent_seconds: float = ProcessConfig.hang_seconds
     worker: Worker = field(default_factory=Worker)

@@ -7,7 +7,7 @@ order of them; an update takes as many as its budget of tokens holds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,17 +130,6 @@ def read_corpus(paths: Sequence[Path], tokenizer: Tokenizer, *, context: int) ->
                 sequences += cut(ScoredSequence.whole(token_ids), context)
     digest.update(tokenizer.fingerprint.encode())
     return Corpus(tuple(sequences), digest.hexdigest())
-
-
-def rows(stage: TrainingStage[MicroBatch], num_sequences: int) -> Iterator[ScoredSequence]:
-    """The first sequences that the stage learns from, for whoever wants to see them."""
-    shown = 0
-    for batch in stage.feed(0):
-        for sequence in batch.sequences:
-            if shown == num_sequences:
-                return
-            yield sequence
-            shown += 1
 
 
 def _has_text(corpus: Corpus, tokenizer: Tokenizer) -> bool:

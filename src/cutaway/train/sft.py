@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -200,12 +200,6 @@ def check_talks(
 def truncate(sequence: ScoredSequence, context: int) -> ScoredSequence:
     """The first tokens of a sequence, at most context of them."""
     return ScoredSequence(sequence.token_ids[:context], sequence.is_scored[:context])
-
-
-def rows(stage: TrainingStage[PartBatch], num_sequences: int) -> Iterator[ScoredSequence]:
-    """The first conversations that the stage learns from, for whoever wants to see them."""
-    sequences = (each for batch in stage.feed(0) for each in batch.sequences)
-    return (each for _, each in zip(range(num_sequences), sequences, strict=False))
 
 
 def _written(conversation: Conversation) -> bytes:

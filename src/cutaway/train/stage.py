@@ -30,10 +30,11 @@ from cutaway.train import captured, checkpoint, exporters, ranks
 from cutaway.train.loop import LossBatch, Updated, pull_back, run
 from cutaway.train.losses.losses import Loss
 from cutaway.train.model import compute_forms, weight_shards
-from cutaway.train.model.model_folder import TrainedModel
+from cutaway.train.model.model_folder import TrainedModel, tokenizer_of_model
 from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
 from cutaway.train.samples import Samples
 from cutaway.train.schedules import COURSES, Schedule
+from cutaway.train.shown_example import write_example
 from cutaway.train.stage_config import models_of, option, plain, resolve_settings
 from cutaway.weights.find.find import find
 
@@ -200,7 +201,7 @@ class TrainingStage(Generic[Batch]):
 
         with deterministic() if settings.deterministic else nullcontext():
             run(
-                self.feed,
+                self._told_feed if is_first else self.feed,
                 self.objective,
                 optimizers,
                 schedule=schedule,
@@ -213,6 +214,13 @@ class TrainingStage(Generic[Batch]):
         path = self._finish()
         ranks.wait()
         return path
+
+    def _told_feed(self, update: int) -> Sequence[Batch]:
+        """The feed, of whose first update an example is written down."""
+        batches = self.feed(update)
+        if update == 0:
+            write_example(self.settings.out, batches, tokenizer_of_model(self.model))
+        return batches
 
     def _capturing(self, optimizers: Optimizers) -> captured.CapturedPull | None:
         """What captures forward and backward; None where they are launched kernel by kernel."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import quote
-from cutaway.host.run_record import FILE, RecordPart, read_last, read_part
+from cutaway.host.run_record import FILE, RecordPart, read_example, read_last, read_part
 from cutaway.server.error_replies import HttpError
 from cutaway.server.looks.opt_in import check_on
 from cutaway.server.route_context import Context
@@ -125,6 +125,16 @@ def _settings(run: Path) -> dict[str, Any]:
     return {name: cast("dict[str, Any]", told).get(name) for name in names}
 
 
+def _example(run: Path) -> list[list[tuple[str, bool]]]:
+    """Tokens of what it learns from, and which are scored; none where they cannot be read."""
+    with suppress(OSError):
+        return [
+            [(repair_surrogates(text), is_scored) for text, is_scored in sequence]
+            for sequence in read_example(run)
+        ]
+    return []
+
+
 def _follow(folder: Path, name: str, start: int) -> dict[str, Any]:
     """A run and its rows from a byte on. Raises: HttpError 404."""
     run = next((each for each in _runs(folder) if _name(each) == name), None)
@@ -144,4 +154,6 @@ def _follow(folder: Path, name: str, start: int) -> dict[str, Any]:
     except (ConfigError, OSError) as error:
         head["fault"] = _fault(run, error)
     told = {"start": part.start, "end": part.end, "size": part.size, "rows": _as_text(part.rows)}
+    if start == 0 and is_told:
+        told["example"] = _example(run)
     return {"schema": SCHEMA, **head, **told}
