@@ -35,7 +35,7 @@ function oneFile(): Plugin {
 }
 
 // Small parts that rooms share go out in one file: a file each takes more bytes, and more ways.
-const SMALL = /places.(Invite|Follow|RecordedRuns|Room|Training|TrainingCurves|Curve|Outcome|Chapter|End)\.svelte|core.training|scales|Meter|Bars|Steps|save\./;
+const SMALL = /places.(Invite|Follow|FollowedRun|LessonForm|LessonRuns|RecordedRuns|Room|Training|TrainingCurves|Curve|Outcome|Chapter|End)\.svelte|core.training|scales|Meter|Bars|Steps|save\./;
 const advancedChunks = { includeDependenciesRecursively: false, groups: [{ name: "small", test: SMALL }] };
 
 export default defineConfig(({ mode }) => ({

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from test_web_chat import ask
 from test_web_checks import axe, violations  # noqa: F401
 from test_web_rooms import room
 
@@ -20,6 +23,14 @@ if TYPE_CHECKING:
     from conftest import Opened
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def emptied(runs: Path) -> Iterator[None]:
+    """Runs of one test are not those of the next."""
+    yield
+    for each in runs.iterdir():
+        shutil.rmtree(each)
 
 
 def row(update: int) -> dict[str, object]:
@@ -96,3 +107,61 @@ def more(route: Route) -> None:
     """As if more runs lay in the folder than are listed."""
     told = route.fetch().json()
     route.fulfill(json={**told, "left_out": 3})
+
+
+def test_a_lesson_is_begun_by_keyboard_watched_and_stopped(
+    opened: Opened,
+    runs: Path,
+    axe: str,  # noqa: F811
+) -> None:
+    dialog = room(opened, "training", "Training")
+    form = dialog.get_by_role("form", name="Train one now")
+    form.get_by_label("Learning rate").select_option("0.03")
+    form.get_by_role("button", name="Train").focus()
+    opened.page.keyboard.press("Enter")
+    form.get_by_text("lesson is being made.").wait_for()
+    dialog.get_by_role("button", name="lesson-pretrain").wait_for()
+    dialog.get_by_role("heading", name="lesson-pretrain: pretrain").wait_for()
+    dialog.get_by_text(re.compile(r"^\d+ of 400 updates")).wait_for()
+    dialog.get_by_text(re.compile("What it learns from")).wait_for()
+    assert dialog.locator("mark").first.inner_text().startswith("Which word is last: ")
+    dialog.get_by_text("Update 20", exact=True).wait_for()
+    told = json.loads((runs / "lesson-pretrain" / "run.json").read_text("utf-8"))
+    assert told["settings"]["rate"] == 0.03
+    opened.page.emulate_media(reduced_motion="reduce")
+    assert violations(opened.page, axe) == []
+    form.get_by_role("button", name="Stop").focus()
+    opened.page.keyboard.press("Enter")
+    form.get_by_role("button", name="Train").wait_for()
+    assert opened.said == []
+
+
+def test_the_lesson_of_the_chapter_goes_from_stage_to_stage(opened: Opened, runs: Path) -> None:
+    """What a lesson writes down, stage by stage, as it would come: the chapter follows it."""
+    state = {"schema": 1, "can_start": True, "state": "running", "name": "lesson", "fault": ""}
+    ask(opened)
+    opened.page.route(re.compile("/v1/lesson$"), lambda route: route.fulfill(json=state))
+    dialog = room(opened, "tour-q", "Tour")
+    made = dialog.get_by_role("region", name="Training made here")
+    made.get_by_text("It prepares texts").wait_for()
+    for stage, written in (("pretrain", " last: red moon"), ("sft", "The last word is oak.")):
+        record = Record(runs / f"lesson-{stage}")
+        record.path.parent.mkdir()
+        told = {"stage": stage, "settings": {"updates": 40}, "device": "cpu"}
+        (record.path.parent / "run.json").write_text(json.dumps(told), encoding="utf-8")
+        example = json.dumps([[["Which", False], [" oak", True]]])
+        (record.path.parent / "example.json").write_text(example, encoding="utf-8")
+        record.add({**row(0), "samples": [["Which word is", written]]})
+        made.get_by_role("button", name=re.compile("2 Answers" if stage == "sft" else "1 Text"))
+        made.get_by_text("1 of 40 updates").wait_for()
+    made.get_by_role("button", name="2 Answers: running", pressed=True).wait_for()
+    same = made.get_by_label("What runs made of: Which word is")
+    assert same.locator("dd").all_inner_texts() == [
+        "Which word is last: red moon",
+        "Which word is → The last word is oak.",
+    ]
+    made.get_by_role("button", name="1 Text: running").click()
+    made.get_by_role("button", name="1 Text: running", pressed=True).wait_for()
+    state["state"], state["fault"] = "failed", "no space left"
+    dialog.get_by_role("alert").get_by_text("lesson ended early: no space left").wait_for()
+    assert opened.said == []

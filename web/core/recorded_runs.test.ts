@@ -2,14 +2,15 @@
 import { describe, expect, it } from "vitest";
 
 import { RECORDED_RUNS } from "./recorded_runs";
-import { namesIn, samplesOf, seriesOf } from "./training";
+import { namesIn, samePrompts, samplesOf, seriesOf, stretches } from "./training";
 
 describe("recorded runs", () => {
   it("are those of all stages, whole, and small enough to be fetched", () => {
     expect(RECORDED_RUNS.map((each) => each.run.stage)).toEqual(["pretrain", "sft", "reward", "ppo", "dpo"]);
     for (const { run, rows } of RECORDED_RUNS) {
-      expect(rows.map((each) => each.update), run.name).toEqual(rows.map((_, index) => 2 * index + 1));
-      expect(2 * rows.length).toBe(run.settings!.updates);
+      const every = Number(run.settings!.updates) / rows.length;
+      expect(every, run.name).toBe(run.stage === "pretrain" ? 5 : 2);
+      expect(rows.map((each) => each.update), run.name).toEqual(rows.map((_, index) => every * (index + 1) - 1));
       expect(seriesOf(rows, "loss").length).toBe(rows.length);
       expect(rows.some((each) => Object.keys(each.measured).length > 0 || each.samples), run.name).toBe(true);
       expect(run.last).toBe(rows.at(-1));
@@ -30,6 +31,23 @@ describe("recorded runs", () => {
     for (const [first, last] of [ends(reward, "accuracy", "measured"), ends(dpo, "accuracy", "measured")]) expect(last).toBeGreaterThan(first);
     expect(ends(dpo, "margin", "figures")[1]).toBeGreaterThan(0);
     expect(ends(ppo, "k3_of_answer", "figures")[1]).toBeGreaterThan(0); // the leash is measured
+    expect(failed - fails).toBeGreaterThan(0.2);
     expect(samplesOf(sft!).length).toBeGreaterThan(1);
+    const same = samePrompts(RECORDED_RUNS.map((each) => each.run));
+    expect(same.map((each) => each.texts.map(({ run }) => run))).toEqual([["pretrain", "sft"], ["pretrain", "sft"]]);
+    expect(same[0]!.texts[0]!.text).toMatch(/^ last: /); // a base model goes on with the text
+    expect(same[0]!.texts[1]!.text).not.toMatch(/^ last: /);
+  });
+
+  it("show of conversations that the answer alone is learned, and of a pair both answers", () => {
+    const [, sft, , , dpo] = RECORDED_RUNS.map((each) => each.example);
+    for (const example of [...sft!, ...dpo!]) {
+      const parts = stretches(example);
+      expect(parts[0]).toMatchObject({ isScored: false });
+      expect(parts[0]!.text).toMatch(/Which word is last/);
+      expect(parts[1]).toMatchObject({ isScored: true });
+      expect(parts[1]!.text).toMatch(/<\|im_end\|>$/); // that it ends is learned too
+    }
+    expect(dpo!.length).toBe(2);
   });
 });

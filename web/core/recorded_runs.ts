@@ -1,12 +1,13 @@
 // Runs of training of a small model of our own, recorded by tools/recorded_runs.py: played where a server has no runs.
 import told from "./recorded_runs.json";
-import type { Run, Update } from "./training";
+import type { Example, Run, Update } from "./training";
 
 export interface RecordedRun {
   about: string; // what it learns, for a reader
   seconds: number; // that it took
   run: Run;
   rows: Update[];
+  example: readonly Example[]; // of what some learn from
 }
 
 type Columns = Readonly<Record<string, readonly (number | null)[]>>;
@@ -25,6 +26,7 @@ interface Kept {
   every: number;
   seconds: number;
   plain: Columns;
+  example?: Example[];
   samples: Record<string, [string, string][] | undefined>;
   figures?: Columns;
   norms?: Columns;
@@ -32,7 +34,7 @@ interface Kept {
   weight?: Columns;
 }
 
-export const RECORDED_RUNS: readonly RecordedRun[] = (told as unknown as Kept[]).map(({ name, about, stage, settings, every, seconds, plain, samples, ...parts }) => {
+export const RECORDED_RUNS: readonly RecordedRun[] = (told as unknown as Kept[]).map(({ name, about, stage, settings, every, seconds, plain, samples, example = [], ...parts }) => {
   const count = plain.loss?.length ?? 0;
   const rows = Array.from({ length: count }, (_, index): Update => {
     const update = every * (index + 1) - 1;
@@ -45,5 +47,5 @@ export const RECORDED_RUNS: readonly RecordedRun[] = (told as unknown as Kept[])
       ...(own && { samples: own }),
     };
   });
-  return { about, seconds, run: { name, stage, settings, is_over: true, idle_seconds: 0, last: rows.at(-1)! }, rows };
+  return { about, seconds, run: { name, stage, settings, is_over: true, idle_seconds: 0, last: rows.at(-1)! }, rows, example };
 });

@@ -1,7 +1,7 @@
 // Curves of training: no peak is lost, a run that begins anew begins anew, and numbers that are none are left out.
 import { describe, expect, it } from "vitest";
 
-import { against, samplesOf, extentOf, heatOf, join, meaningOf, namesIn, pathOf, seriesOf, smooth, stateOf, strengthOf, thin, ticksOf, type RunPart, type Update } from "./training";
+import { against, samplesOf, extentOf, heatOf, join, meaningOf, namesIn, pathOf, runsOf, samePrompts, seriesOf, smooth, stateOf, strengthOf, stretches, thin, ticksOf, type Run, type RunPart, type Update } from "./training";
 
 const row = (update: number, loss: number | null, more: Partial<Update> = {}): Update => ({
   update, loss, norm: 1, rate: 0.1, seconds: 1, figures: {}, norms: {}, measured: {}, ...more,
@@ -14,6 +14,8 @@ describe("a run that is followed", () => {
     const more = join(first, part(2, [row(2, 3)]));
     expect([more.rows.map((each) => each.update), more.end]).toEqual([[0, 1, 2], 3]);
     expect(join(more, part(0, [row(0, 5)])).rows.length).toBe(1);
+    const told = join({ rows: [], end: 0 }, { ...part(0, [row(0, 5)]), example: [[["a", true]]] });
+    expect(join(told, part(1, [row(1, 4)])).example).toEqual([[["a", true]]]); // it comes once
   });
 
   it("is running while it writes at its pace, and stopped long after", () => {
@@ -23,6 +25,28 @@ describe("a run that is followed", () => {
     expect(stateOf({ ...run, idle_seconds: 61, last: row(3, 1, { seconds: 10 }) })).toBe("running");
     expect(stateOf({ ...run, is_over: true })).toBe("done");
     expect(stateOf({ ...run, fault: "x" })).toBe("cannot be read");
+  });
+});
+
+describe("runs beside one another", () => {
+  const run = (name: string, samples?: [string, string][]): Run => ({ name, is_over: true, idle_seconds: 0, last: row(3, 1, samples && { samples }) });
+
+  it("are told for prompts to which more than one wrote", () => {
+    const runs = [run("base", [["a", "1"], ["b", "2"]]), run("tuned", [["a", "3"]]), run("score"), { ...run("new"), last: null }];
+    expect(samePrompts(runs)).toEqual([{ prompt: "a", texts: [{ run: "base", text: "1" }, { run: "tuned", text: "3" }] }]);
+  });
+
+  it("are one lesson's by its name, in the order of its stages", () => {
+    const runs = ["lesson-2-sft", "lesson-sft", "lesson-pretrain", "lesson-data", "other"].map((name) => run(name));
+    expect(runsOf("lesson", runs).map((each) => each.name)).toEqual(["lesson-pretrain", "lesson-sft"]);
+    expect(runsOf("", [run("-sft")])).toEqual([]);
+  });
+
+  it("show what is scored in stretches", () => {
+    expect(stretches([["a", false], ["b", false], ["c", true], ["d", false]])).toEqual([
+      { text: "ab", isScored: false }, { text: "c", isScored: true }, { text: "d", isScored: false },
+    ]);
+    expect(stretches([])).toEqual([]);
   });
 });
 

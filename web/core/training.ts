@@ -26,8 +26,12 @@ export interface Run {
   fault?: string;
 }
 
-/** A run's head and its rows between two bytes of its record. */
+/** Tokens of a sequence that a run learns from, and whether each is scored. */
+export type Example = readonly (readonly [string, boolean])[];
+
+/** A run's head and its rows between two bytes of its record; examples come with the first part. */
 export interface RunPart extends Run {
+  example?: Example[];
   schema: number;
   start: number;
   end: number;
@@ -39,11 +43,13 @@ export interface RunPart extends Run {
 export interface Followed {
   rows: Update[];
   end: number;
+  example?: Example[];
 }
 
 /** What is known with one more part: a part that begins at 0 begins anew, as a resumed run writes its record. */
 export function join(known: Followed, part: RunPart): Followed {
-  return { rows: part.start === 0 ? part.rows : [...known.rows, ...part.rows], end: part.end };
+  const example = part.example ?? known.example ?? [];
+  return { rows: part.start === 0 ? part.rows : [...known.rows, ...part.rows], end: part.end, example };
 }
 
 /** What a run does now, in words: a run writes after each update, and one that is silent for long was stopped. */
@@ -52,6 +58,48 @@ export function stateOf(run: Run): string {
   if (run.is_over) return "done";
   const pace = run.last?.seconds ?? 0;
   return run.idle_seconds > Math.max(60, 20 * pace) ? "stopped; the same command goes on" : "running";
+}
+
+/** What one prompt became in each run, where more than one wrote to it last. */
+export interface SamePrompt {
+  prompt: string;
+  texts: { run: string; text: string }[];
+}
+
+/** The prompts to which runs wrote at their last update, and what; in the order of the runs. */
+export function samePrompts(runs: readonly Run[]): SamePrompt[] {
+  const found = new Map<string, { run: string; text: string }[]>();
+  for (const { name, last } of runs) {
+    for (const [prompt, text] of last?.samples ?? []) found.set(prompt, [...(found.get(prompt) ?? []), { run: name, text }]);
+  }
+  return [...found].flatMap(([prompt, texts]) => (texts.length > 1 ? [{ prompt, texts }] : []));
+}
+
+/** How neighbours are marked: tokens of one kind as one text. */
+export function stretches(example: Example): { text: string; isScored: boolean }[] {
+  const found: { text: string; isScored: boolean }[] = [];
+  for (const [text, isScored] of example) {
+    const last = found.at(-1);
+    if (last?.isScored === isScored) last.text += text;
+    else found.push({ text, isScored });
+  }
+  return found;
+}
+
+/** The lesson as the server tells of it: a tiny model that it trains while one looks on. */
+export interface Lesson {
+  can_start: boolean;
+  state: "none" | "running" | "done" | "stopped" | "failed";
+  name: string; // how the names of its runs begin
+  fault: string;
+}
+
+/** Stages of the lesson, in their order, and what they are called here. */
+export const STAGES: Readonly<Record<string, string>> = { pretrain: "1 Text", sft: "2 Answers", reward: "3 Reward model", ppo: "4 PPO", dpo: "or DPO" };
+
+/** Runs of one lesson, in the order of its stages. */
+export function runsOf(lesson: string, runs: readonly Run[]): Run[] {
+  return Object.keys(STAGES).flatMap((stage) => runs.filter((each) => lesson && each.name === `${lesson}-${stage}`));
 }
 
 export interface Point {
