@@ -36,7 +36,10 @@ function oneFile(): Plugin {
 
 // Small parts that rooms share go out in one file: a file each takes more bytes, and more ways.
 const SMALL = /places.(Invite|Follow|FollowedRun|LessonForm|LessonRuns|RecordedRuns|Room|Training|TrainingCurves|Curve|Outcome|Chapter|End)\.svelte|core.training|scales|Meter|Bars|Steps|save\./;
-const advancedChunks = { includeDependenciesRecursively: false, groups: [{ name: "small", test: SMALL }] };
+// Rooms of a kind have words in common, and pack better as one.
+const ROOMS = /places.(Learn|Lab|Levers|Engine|Open)\.svelte|core.(bpe|lab|live|repetition)\./;
+const groups = [{ name: "small", test: SMALL }, { name: "rooms", test: ROOMS }];
+const advancedChunks = { includeDependenciesRecursively: false, groups };
 
 export default defineConfig(({ mode }) => ({
   assetsInclude: ["**/*.cutaway"], // trace files that tests open

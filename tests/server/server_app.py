@@ -16,6 +16,7 @@ import tiny
 from cutaway.server.app import build_app
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import Door
+from cutaway.server.lesson_process import LessonProcess
 from cutaway.server.openai.kept import Kept
 from cutaway.server.route_context import Context
 from cutaway.server.server_config import ServerConfig
@@ -49,16 +50,18 @@ async def serving(
     store: Kept | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Door, Context]]:
-    """An application that is ready, and its context."""
+    """An application that is ready, and its context. Its lessons end before they make anything."""
     found = find(f"random:{folder / 'config.json'}")
     engine = {"dtype": dtype, "cache_tokens": 4096, "page_size": 8}
     service = service or LocalService(f"random:{folder / 'config.json'}", **engine)
     context = Context.of(found, service, ServerConfig(**settings), name=name)
     context.store = store
+    context.lesson = LessonProcess(command=("true",))
     await service.start()
     try:
         yield build_app(context, keys=keys), context
     finally:
+        await context.lesson.stop()
         await service.close()
         context.worker.close()
 

@@ -64,6 +64,23 @@ def test_h04_paths_and_methods_fail_in_the_apis_shape(
     assert error["code"] == code and error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        (URL, "POST"),
+        ("/cutaway/v1/lesson", "DELETE, GET, POST"),
+        ("/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_every_method_of_a_path_is_told(asked: Callable[..., Any], path: str, methods: str) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> Any:
+        return await http.request("PUT", path, headers=JSON, content="{}")
+
+    answer = asked(ask)
+    assert answer.headers.get("allow") == methods, (answer.status_code, answer.text)
+    assert error_of(answer, 405)["message"].endswith(f"it takes {methods}.")
+
+
 @pytest.mark.parametrize("path", [URL, "/v1/completions"])
 def test_h12_any_model_but_the_served_one_is_unknown(asked: Callable[..., Any], path: str) -> None:
     async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:

@@ -51,6 +51,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/load_lora_adapter": {"lora_name": "x", "lora_path": "x"},
     "/v1/unload_lora_adapter": {"lora_name": "x"},
     "/cutaway/v1/learn": {"text": "hello hello"},
+    "/cutaway/v1/lesson": {"until": "pretrain"},
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,24 @@ import pytest
 from server_app import client, serving
 
 from cutaway.server import lesson_process
-from cutaway.server.lesson_process import MOST_LESSONS
+from cutaway.server.lesson_process import MOST_LESSONS, LessonProcess
 
 LESSON, RUNS = "/cutaway/v1/lesson", "/cutaway/v1/runs"
 
 
 def with_lessons(
-    folder: Path, runs: Path, body: Callable[[httpx2.AsyncClient], Awaitable[None]], **config: Any
+    folder: Path,
+    runs: Path,
+    body: Callable[[httpx2.AsyncClient], Awaitable[None]],
+    command: Sequence[str] | None = None,
+    **config: Any,
 ) -> None:
     async def ask() -> None:
         async with serving(folder, **config) as (app, context):
             context.runs = runs
-            try:
-                async with client(app) as http:
-                    await body(http)
-            finally:
-                await context.lesson.stop()
+            context.lesson = LessonProcess(*() if command is None else (command,))
+            async with client(app) as http:
+                await body(http)
 
     asyncio.run(ask())
 
@@ -153,7 +155,6 @@ def test_a_lesson_that_hears_no_signal_is_ended_all_the_same(
     deaf = tmp_path / "deaf"
     deaf.write_text("#!/bin/sh\ntrap '' TERM\necho said >&2\nwhile :; do sleep 0.1; done\n")
     deaf.chmod(0o700)
-    monkeypatch.setattr(lesson_process.sys, "executable", str(deaf))
     monkeypatch.setattr(lesson_process, "_END_SECONDS", 0.3)
 
     async def body(http: httpx2.AsyncClient) -> None:
@@ -161,12 +162,13 @@ def test_a_lesson_that_hears_no_signal_is_ended_all_the_same(
         await asyncio.sleep(0.3)
         assert (await http.delete(LESSON)).json()["state"] == "stopped"
 
-    with_lessons(folder, tmp_path / "runs", body)
+    with_lessons(folder, tmp_path / "runs", body, command=(str(deaf),))
 
 
 def test_it_is_behind_all_answers(folder: Path, tmp_path: Path) -> None:
     async def ask() -> None:
         async with serving(folder) as (_, context):
+            context.lesson = LessonProcess()
             await context.lesson.start(tmp_path, {"until": "pretrain"})
             process = context.lesson._process  # pyright: ignore[reportPrivateUsage]
             assert process is not None

@@ -18,6 +18,7 @@ from cutaway.core.limits import LIMITS, Limit
 from cutaway.server.anthropic.messages import CountBody, MessagesBody
 from cutaway.server.field_types import Body, Limited, Unused
 from cutaway.server.looks.learn_routes import LearnBody
+from cutaway.server.looks.lesson_routes import LessonBody
 from cutaway.server.looks.lever_routes import CompareBody
 from cutaway.server.looks.views import FileBody, ViewBody
 from cutaway.server.lora_routes import LoadBody, UnloadBody
@@ -46,6 +47,7 @@ ROUTES: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/load_lora_adapter": (LoadBody, {"lora_name": "x", "lora_path": "x"}),
     "/v1/unload_lora_adapter": (UnloadBody, {"lora_name": "x"}),
     "/cutaway/v1/learn": (LearnBody, {"text": "hello hello"}),
+    "/cutaway/v1/lesson": (LessonBody, {"until": "pretrain"}),
 }
 # What these name is not there; test_server_adapters.py loads what is.
 NOTHING_THERE = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
@@ -189,6 +191,8 @@ OTHERS: dict[tuple[type[Body], str], list[Any]] = {
     (FileBody, "heads"): [*WRONG["str"], *BAD_PLACES],
     (CompareBody, "change"): [*WRONG["str"], *BAD_CHANGES],
     (LearnBody, "text"): [*WRONG["str"], ""],
+    (LessonBody, "rewards"): [*WRONG["str"], "", "x", "FINAL", "final "],
+    (LessonBody, "until"): [*WRONG["str"], "", "x", "grpo", "until=ppo"],
 }
 
 

@@ -64,6 +64,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "cutaway trace export gravity.cutaway --html gravity.html",
         "cutaway trace export gravity.cutaway --to csv --output gravity.csv",
     ),
+    "train lesson": ("cutaway train lesson", "cutaway train lesson until=ppo rewards=length"),
     "train bpe": ("cutaway train bpe bpe.toml",),
     "train pretrain": ("cutaway train pretrain pretrain.toml rate=3e-4",),
     "train sft": ("cutaway train sft sft.toml", "cutaway train sft sft.toml --show 3"),

@@ -96,14 +96,21 @@ class _Application(FastAPI):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._straight: dict[str, APIRoute] = {}
+        self._ours: list[APIRoute] = []
 
     def take_in(self, routes: APIRouter) -> None:
         """Include an API's routes."""
         self.include_router(routes)
-        for route in routes.routes:
-            if isinstance(route, APIRoute) and route.path in ANSWERING:
+        self._ours += (each for each in routes.routes if isinstance(each, APIRoute))
+        for route in self._ours:
+            if route.path in ANSWERING:
                 assert route.methods == {"POST"}, "an answer is asked for by POST"
                 self._straight[route.path] = route
+
+    def methods_of(self, path: str) -> str:
+        """All that a path takes, in order; the framework tells those of its first route alone."""
+        routes = [each for each in self._ours if each.path_regex.match(path)]
+        return ", ".join(sorted({name for each in routes for name in each.methods or ()}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -131,6 +138,9 @@ async def _tell(http: HttpRequest, error: Exception) -> Response:
     if isinstance(error, ClientGoneError):
         return Response(status_code=499)  # nobody reads it; the log has the number
     is_unknown = isinstance(error, HTTPException) and error.status_code == 404
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = http.app.methods_of(http.scope["path"])
+        error.headers = {"Allow": allowed} if allowed else error.headers
     fault = absent(http.scope["path"]) if is_unknown else fault_of(error)
     return Response(
         encode_fault(fault, http.scope),

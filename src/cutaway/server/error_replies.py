@@ -229,7 +229,7 @@ def _routing_fault(error: HTTPException) -> HttpError:
     """What the framework itself found: an unknown path or method."""
     headers = tuple((error.headers or {}).items())
     if error.status_code == 405:
-        allowed = dict(headers).get("Allow", "another method")
+        allowed = dict(headers)["Allow"]
         return HttpError(
             status=405,
             message=f"this path does not take that method; it takes {allowed}.",

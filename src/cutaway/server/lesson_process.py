@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ State = Literal["none", "running", "done", "stopped", "failed"]
 
 MOST_LESSONS = 20  # in one folder: each takes some 10 MB
 _NAME = "lesson"
+_COMMAND = (sys.executable, "-P", "-m", "cutaway", "train", "lesson")
 _POLITENESS = 10  # answers come first
 _END_SECONDS = 5.0  # after the signal; a run may be killed at any moment and goes on afterwards
 _MOST_SAID = 4000  # characters that are kept of what it says
@@ -32,7 +33,8 @@ class LessonProcess:
     name: how the names of its runs begin; empty before the first.   fault: why it failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = _COMMAND) -> None:
+        self._command = command
         self.name = ""
         self.state: State = "none"
         self.fault = ""
@@ -55,10 +57,9 @@ class LessonProcess:
                 )
             name = _free_name(runs)
             told = [f"{key}={value}" for key, value in settings.items()]
-            words = ("-P", "-m", "cutaway", "train", "lesson", "--end-with-stdin")
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *words,
+                *self._command,
+                "--end-with-stdin",
                 f"out={runs / name}",
                 "device=cpu",
                 *told,

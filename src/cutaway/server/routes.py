@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ _ERROR = {
     },
     "required": ["error"],
 }
-_REFUSALS = {
+REFUSALS = {
     400: "a field is out of range, or the body is not JSON",
     401: "the API key is missing or wrong",
     403: "Host or Origin is foreign",
@@ -48,15 +49,18 @@ def describe_route(
     answer: dict[str, Any] = _ANY_JSON,
     streams: bool = False,
     error: dict[str, Any] = _ERROR,
+    refusals: Mapping[int, str] = REFUSALS,
 ) -> dict[str, Any]:
     """Arguments of a route's decorator: what it reads and writes, errors among it.
+
+    refusals: the statuses of its errors, and what each says.
 
     FastAPI is not given the body's type: it would parse on the event loop and answer 422.
     """
     content = {"application/json": {"schema": error}}
     responses: dict[int, dict[str, Any]] = {
         200: {"description": "the answer", "content": answer | (_EVENTS if streams else {})},
-        **{code: {"description": text, "content": content} for code, text in _REFUSALS.items()},
+        **{code: {"description": text, "content": content} for code, text in refusals.items()},
     }
     described: dict[str, Any] = {"responses": responses, "response_model": None}
     if body is not None:

@@ -15,9 +15,13 @@ from cutaway.server.error_replies import HttpError
 from cutaway.server.field_types import Body, Limited
 from cutaway.server.looks.opt_in import check_on
 from cutaway.server.route_context import Context
-from cutaway.server.routes import describe_route, json_answer
+from cutaway.server.routes import REFUSALS, describe_route, json_answer
 
 SCHEMA = 1
+_REFUSALS = REFUSALS | {
+    403: f"{REFUSALS[403]}, or the server listens where others reach it",
+    409: "one runs already, or the folder holds too many",
+}
 _CHOICES = {"rewards": ("final", "length"), "until": ("pretrain", "sft", "reward", "ppo", "dpo")}
 
 
@@ -43,14 +47,14 @@ def router(context: Context) -> APIRouter:
         check_on(context)
         return json_answer(_told(context))
 
-    @routes.post("/cutaway/v1/lesson", **describe_route(LessonBody))
+    @routes.post("/cutaway/v1/lesson", **describe_route(LessonBody, refusals=_REFUSALS))
     async def start(http: HttpRequest) -> Response:
         _check_local(context)
         settings = await context.worker.take_in(_settings, await http.body())
         await context.lesson.start(context.runs, settings)
         return json_answer(_told(context))
 
-    @routes.delete("/cutaway/v1/lesson", **describe_route())
+    @routes.delete("/cutaway/v1/lesson", **describe_route(refusals=_REFUSALS))
     async def stop() -> Response:
         _check_local(context)
         await context.lesson.stop()
