@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.routing import Route
 
 from cutaway import __version__
 from cutaway.core.errors import CutawayError
@@ -109,7 +110,8 @@ class _Application(FastAPI):
 
     def methods_of(self, path: str) -> str:
         """All that a path takes, in order; the framework tells those of its first route alone."""
-        routes = [each for each in self._ours if each.path_regex.match(path)]
+        known = [*self._ours, *(each for each in self.routes if isinstance(each, Route))]
+        routes = [each for each in known if each.path_regex.match(path)]
         return ", ".join(sorted({name for each in routes for name in each.methods or ()}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
