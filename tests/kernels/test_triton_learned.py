@@ -282,6 +282,33 @@ def test_attention_within_sequences_and_its_gradients(
         assert torch.equal(one, other), "the same bits each time"
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads, groups, size", [(9, 3, 64), (2, 2, 128)])
+def test_forward_by_cudnn_repeats_and_fits_our_way_back(
+    heads: int, groups: int, size: int, monkeypatch
+) -> None:
+    lengths = (600, 600, 600)
+    rows = [drawn(1800, n, size, seed=n, dtype=HALF) for n in (heads, groups, groups + 20)]
+    rows[2] = rows[2][:, :groups]
+    pull = drawn(1800, heads, size, seed=99, dtype=HALF)
+
+    def found() -> list[Tensor]:
+        made = learned_attention.attend(*rows, lengths, scale=0.1)
+        given = {"made": made, "pull": pull, "scale": 0.1}
+        return [*made[:2], *learned_attention.gradients(*rows, lengths, **given)]
+
+    assert learned_attention._is_for_cudnn(rows[0], lengths, None)
+    assert not learned_attention._is_for_cudnn(rows[0], lengths, 599)
+    by_cudnn, again = found(), found()
+    first = [each[:600] for each in rows]
+    alone = learned_attention.attend(*first, lengths[:1], scale=0.1)
+    monkeypatch.setattr(learned_attention, "_is_for_cudnn", lambda *given: False)
+    for one, other, ours in zip(by_cudnn, again, found(), strict=True):
+        assert torch.equal(one, other), "the same bits each time"
+        assert error(one, ours) < 2 * ROUNDING[HALF]
+    assert torch.equal(alone.mixed, by_cudnn[0][:600])
+
+
 def test_a_sequence_attends_and_pulls_the_same_in_any_company(monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "LEARNS_ON", frozenset({DEVICE}))
     heads = [drawn(90, n, 16, seed=n, dtype=HALF) for n in (4, 2, 3)]

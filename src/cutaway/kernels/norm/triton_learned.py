@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from cutaway.kernels.norm import triton as forward_kernels
 
-_PROGRAMS = 16  # of the pass back for each multiprocessor: about twice as many as run at once
+_PROGRAMS = 8  # of the pass back for each multiprocessor
 
 
 def norm(x: Tensor, weight: Tensor, epsilon: float, *, kind: int, dtype: torch.dtype) -> Tensor:
@@ -138,6 +138,13 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 @triton.jit
+def _places(row, num_rows, place, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Where a row lies, and which of its places there are."""
+    inside = (place < WIDTH) & (tl.zeros([BLOCK], tl.int32) + row < num_rows)
+    return inside, row.to(tl.int64) * WIDTH + place
+
+
+@triton.jit
 def _pull_norm(
     x_ptr,
     weight_ptr,
@@ -163,24 +170,36 @@ def _pull_norm(
     if KIND == 2:
         weight += 1.0
     sums = tl.zeros([BLOCK], tl.float32)
-    for turn in range(rows_each):
-        row = tl.program_id(0) + turn * tl.num_programs(0)
-        inside = (place < WIDTH) & (tl.zeros([BLOCK], tl.int32) + row < num_rows)
-        at = row.to(tl.int64) * WIDTH + place
-        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        pull = tl.load(of_normed_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    row = tl.program_id(0)
+    inside, at = _places(row, num_rows, place, WIDTH, BLOCK)
+    next_x = tl.load(x_ptr + at, mask=inside, other=0.0)
+    next_pull = tl.load(of_normed_ptr + at, mask=inside, other=0.0)
+    if ADDS:
+        next_total = tl.load(of_total_ptr + at, mask=inside, other=0.0)
+    for _ in range(rows_each):
+        x, pull = next_x.to(tl.float32), next_pull.to(tl.float32)
+        if ADDS:
+            total = next_total.to(tl.float32)
+        own_inside, own_at = inside, at
+        row += tl.num_programs(0)
+        inside, at = _places(row, num_rows, place, WIDTH, BLOCK)
+        # The next row is on its way while this one is summed.
+        next_x = tl.load(x_ptr + at, mask=inside, other=0.0)
+        next_pull = tl.load(of_normed_ptr + at, mask=inside, other=0.0)
+        if ADDS:
+            next_total = tl.load(of_total_ptr + at, mask=inside, other=0.0)
         scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / WIDTH + epsilon)
         unit = x * scale
         sums += pull * unit
         pulled = pull * weight
         of_x = (pulled - unit * (tl.sum(pulled * unit, 0) / WIDTH)) * scale
         if ADDS:
-            of_x += tl.load(of_total_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(of_x_ptr + at, of_x, mask=inside)
+            of_x += total
+        tl.store(of_x_ptr + own_at, of_x, mask=own_inside)
         if CASTS:
-            tl.store(of_update_ptr + at, of_x, mask=inside)
+            tl.store(of_update_ptr + own_at, of_x, mask=own_inside)
         if NORMS:
             kept = x_ptr.dtype.element_ty  # rounded where the pass forward rounds
             normed = (unit.to(kept).to(tl.float32) if KIND == 0 else unit) * weight
-            tl.store(normed_ptr + at, normed.to(kept), mask=inside)
+            tl.store(normed_ptr + own_at, normed.to(kept), mask=own_inside)
     tl.store(sums_ptr + tl.program_id(0) * WIDTH + place, sums, mask=place < WIDTH)
