@@ -175,12 +175,13 @@ def measure(
 
 
 def profile(update: Callable[[int], object]) -> None:
-    """Print where the device's time of an update goes."""
+    """Print where the device's time of two updates goes, and of what is between them."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiling
 
     with profiling(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
-        update(0)
+        for index in range(2):
+            update(index)
         torch.cuda.synchronize()
     tell_waits(seen.events())
     tell_kernels(seen.events())

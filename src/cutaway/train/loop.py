@@ -106,18 +106,19 @@ def descend(
         total, figures = _added_up(total, figures)
         optimizers.join_gradients()
     norms = norms_by_block(optimizers)
+    mean = total.mean  # told now: behind the clip a GPU would be waited for once more
     norm = clip(optimizers, math.hypot(*norms.values()))
-    if not math.isfinite(total.mean) or not math.isfinite(norm):
+    if not math.isfinite(mean) or not math.isfinite(norm):
         optimizers.forget_gradients()
         raise NumericsError(
-            f"update {update}: the loss is {total.mean} and the gradient's norm {norm}; nothing "
+            f"update {update}: the loss is {mean} and the gradient's norm {norm}; nothing "
             "was moved. Take a smaller rate, or look at the data of this update."
         )
     weight = optimizers.step(factor)
     optimizers.forget_gradients()
     return Updated(
         update=update,
-        loss=total.mean,
+        loss=mean,
         count=count,
         norm=norm,
         rate=optimizers.settings.rate * factor,
