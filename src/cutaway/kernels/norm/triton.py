@@ -14,7 +14,6 @@ from torch import Tensor
 
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
-_ONE_WARPS = 1024  # entries of a row that one warp sums without waiting for others
 ROUNDED, WIDE, OFFSET = 0, 1, 2  # when the quotient is cast, and what it is multiplied by
 
 
@@ -88,7 +87,7 @@ def _launch(
 def shape_of(width: int) -> tuple[int, int]:
     """Columns of a program and its warps. Whoever takes a norm otherwise sums it otherwise."""
     block = triton.next_power_of_2(width)
-    return block, 1 if block <= _ONE_WARPS else min(8, block // 256)
+    return block, min(8, max(1, block // 256))
 
 
 @triton.jit
